@@ -37,6 +37,13 @@ PromptRules PromptRulesOf(const ModelSpec& spec, int64_t table_rows) {
   return rules;
 }
 
+RowForm RowFormOf(const ModelSpec& spec) {
+  const bool has_prefix = spec.prefix.start_id >= 0;
+  return {.turns = has_prefix || PromptRulesOf(spec, 0).trained > 0,
+          .second_positions = spec.HasSecondPositions(),
+          .prefixes = has_prefix};
+}
+
 Result<ops::PromptLayout> LayOutPrompt(const PromptRules& rules, std::span<const int32_t> prompt) {
   ops::PromptLayout layout;
   if (rules.trained > 0) {

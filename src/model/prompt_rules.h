@@ -23,6 +23,16 @@ struct PromptRules {
 // `table_rows`: Weights::max_positions.
 PromptRules PromptRulesOf(const ModelSpec& spec, int64_t table_rows);
 
+// The arrays of a BatchView that only some models' passes have.
+struct RowForm {
+  bool turns = false;
+  bool second_positions = false;
+  bool prefixes = false;  // prefix_len
+  bool windows = false;   // window_table; the cache decides, not the spec
+  bool operator==(const RowForm&) const = default;
+};
+RowForm RowFormOf(const ModelSpec& spec);
+
 // INVALID_ARGUMENT of the field "prompt": one without the tokens that such a model's prompts have.
 Result<ops::PromptLayout> LayOutPrompt(const PromptRules& rules, std::span<const int32_t> prompt);
 
@@ -31,8 +41,8 @@ Result<ops::PromptLayout> LayOutPrompt(const PromptRules& rules, std::span<const
 std::vector<int32_t> CutPrompt(const PromptRules& rules, std::span<const int32_t> prompt,
                                int64_t longest);
 
-// Adds to the key under which the prompt's keys and values are found what decides them beside the
-// tokens before them: two prompts with equal keys and equal beginnings have them in common.
+// Appends to `key` everything besides the preceding tokens that determines the prompt's keys and
+// values.
 void AddToCacheKey(const ops::PromptLayout& layout, std::span<const int32_t> prompt,
                    std::string& key);
 

@@ -102,5 +102,19 @@ TEST(PromptRules, LongerPromptsTurnByLaterTables) {
   EXPECT_EQ(TurnOf(*LayOutPrompt(qwen, std::vector<int32_t>(5, 1)), 3), 103);
 }
 
+TEST(PromptRules, APassHasTheArraysThatItsModelNeeds) {
+  ModelSpec spec;
+  spec.layers.resize(2);
+  EXPECT_EQ(RowFormOf(spec), RowForm{});
+  spec.layers[0].attention.rope.scaling = {.kind = RopeScaling::Kind::kNtkSteps,
+                                           .original_max_positions = 4};
+  EXPECT_EQ(RowFormOf(spec), RowForm{.turns = true}) << "a prompt's length chooses its table";
+  spec.layers.assign(2, {});
+  spec.prefix = Glm().prefix;
+  EXPECT_EQ(RowFormOf(spec), (RowForm{.turns = true, .prefixes = true}));
+  spec.second_position_rows = 8;
+  EXPECT_EQ(RowFormOf(spec), (RowForm{.turns = true, .second_positions = true, .prefixes = true}));
+}
+
 }  // namespace
 }  // namespace tandem

@@ -332,7 +332,6 @@ TEST_P(AttentionTest, ScoresFarApartMatchReference) {
 
 // Windows shorter and longer than a tile of keys, and scores that the cap changes much.
 TEST_P(AttentionTest, WindowsAndCapsMatchReference) {
-  if (!backend().Has(Feature::kAttentionRule)) GTEST_SKIP() << "not on this backend";
   for (const AttentionShape& shape : {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 3, 20, 7}}) {
     for (const AttentionRule& rule :
          {AttentionRule{.window = 1}, AttentionRule{.window = 7},
@@ -358,7 +357,6 @@ TEST_P(AttentionTest, WindowsAndCapsMatchReference) {
 }
 
 TEST_P(AttentionTest, SlopesFavourNearKeys) {
-  if (!backend().Has(Feature::kAttentionRule)) GTEST_SKIP() << "not on this backend";
   MakeGroup({6, 3, 32, 16}, 2);
   slopes_ = {0.25f, 0.0625f, 0.015625f, 0.00390625f, 0.5f, 0.125f};
   const OwnedTensor slopes = FromFloats({6}, DType::kF32, slopes_);
@@ -370,7 +368,6 @@ TEST_P(AttentionTest, SlopesFavourNearKeys) {
 }
 
 TEST_P(AttentionTest, ChunksHideWhatLiesBeforeThem) {
-  if (!backend().Has(Feature::kChunks)) GTEST_SKIP() << "not on this backend";
   // Shorter and longer than a tile of keys, and than a sequence.
   for (const int32_t chunk : {1, 10, 50, 500}) {
     SCOPED_TRACE(chunk);
@@ -388,7 +385,6 @@ TEST_P(AttentionTest, ChunksHideWhatLiesBeforeThem) {
 }
 
 TEST_P(AttentionTest, SinksTakeTheirShareOfTheSoftmax) {
-  if (!backend().Has(Feature::kSinks)) GTEST_SKIP() << "not on this backend";
   for (const int32_t window : {0, 20}) {
     SCOPED_TRACE(window);
     MakeGroup({4, 2, 16, 16}, 2);
@@ -408,7 +404,6 @@ TEST_P(AttentionTest, SinksTakeTheirShareOfTheSoftmax) {
 
 // Blocks that no row sees any of have become those of others, and hold NaN here.
 TEST_P(AttentionTest, BlocksBeforeAWindowMayHoldAnything) {
-  if (!backend().Has(Feature::kWindowTables)) GTEST_SKIP() << "not on this backend";
   for (const int32_t head_dim : {16, 32, 64, 128}) {
     for (const int32_t context : {113, 121, 150}) {
       for (const int32_t rows : {3, 16, 50}) {
@@ -429,9 +424,7 @@ TEST_P(AttentionTest, BlocksBeforeAWindowMayHoldAnything) {
 }
 
 TEST_P(AttentionTest, QueriesGrowWithTheirPosition) {
-  if (!backend().Has(Feature::kQueryFactors)) GTEST_SKIP() << "not on this backend";
   for (const int32_t turned : {0, 12, 32}) {
-    if (turned < 32 && !backend().Has(Feature::kPartialRope)) continue;
     SCOPED_TRACE(turned);
     MakeGroup({2, 1, 32, 16}, 1);
     turned_ = turned;
@@ -444,7 +437,6 @@ TEST_P(AttentionTest, QueriesGrowWithTheirPosition) {
 }
 
 TEST_P(AttentionTest, HeadsMayTurnInPart) {
-  if (!backend().Has(Feature::kPartialRope)) GTEST_SKIP() << "not on this backend";
   for (const int32_t turned : {0, 2, 12, 48}) {
     SCOPED_TRACE(turned);
     MakeGroup({4, 2, 64, 16}, 1);

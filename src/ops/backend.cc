@@ -72,40 +72,6 @@ StackedParts Stack(std::span<const LinearPart> parts, const WeightFormat& kept) 
   return stacked;
 }
 
-std::string_view Describe(Feature feature) {
-  switch (feature) {
-    case Feature::kNorms:
-      return "norms other than RMS norms with a weight";
-    case Feature::kHeadNorms:
-      return "norms of queries and keys";
-    case Feature::kPartialRope:
-      return "heads that rotary positions turn in part or not at all";
-    case Feature::kAttentionRule:
-      return "sliding windows, capped attention scores or ALiBi";
-    case Feature::kChunks:
-      return "attention within chunks of positions";
-    case Feature::kSinks:
-      return "attention sinks";
-    case Feature::kQueryFactors:
-      return "queries scaled by their position";
-    case Feature::kPrefixMask:
-      return "prompts whose tokens see each other both ways";
-    case Feature::kActivation:
-      return "MLPs other than SwiGLU";
-    case Feature::kResidual:
-      return "attention and MLP side by side, or norms after them";
-    case Feature::kLogits:
-      return "scaled or capped logits";
-    case Feature::kExperts:
-      return "layers of experts";
-    case Feature::kLatents:
-      return "multi-head latent attention";
-    case Feature::kWindowTables:
-      return "blocks of their own for layers with a window";
-  }
-  return "";
-}
-
 void WidenRow(const LinearPart& part, int64_t row, float* out) {
   ToFloats(part, row, out);
   const QuantScheme& scheme = part.scheme;

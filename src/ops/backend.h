@@ -55,25 +55,6 @@ StackedParts Stack(std::span<const LinearPart> parts, const WeightFormat& kept);
 // in the order of the inputs and times their factors. Host memory. out: [cols]
 void WidenRow(const LinearPart& part, int64_t row, float* out);
 
-// What ops compute beyond a Llama's layers.
-enum class Feature : uint8_t {
-  kNorms,          // layer norms, with biases and offsets
-  kHeadNorms,      // norms of queries and keys
-  kPartialRope,    // heads that turn in part or not at all
-  kAttentionRule,  // windows, capped scores and ALiBi
-  kChunks,         // attention within chunks
-  kSinks,          // attention sinks
-  kQueryFactors,   // queries that are scaled by their position
-  kPrefixMask,     // prompts whose tokens see each other both ways
-  kActivation,     // MLPs without a gate or with another function than SiLU
-  kResidual,       // blocks beside each other, and norms after them
-  kLogits,         // scaled and capped logits
-  kExperts,        // layers of experts
-  kLatents,        // multi-head latent attention
-  kWindowTables,   // windowed groups of keys and values; without it all groups have all blocks
-};
-std::string_view Describe(Feature feature);
-
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -144,8 +125,6 @@ class Backend {
   virtual Result<Buffer> MakeExpertTable(const ExpertWeights& /*weights*/) { return Buffer{}; }
   // UNIMPLEMENTED names a format that the backend does not keep as `kept`.
   virtual Status CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const = 0;
-  // Whether the ops compute it.
-  virtual bool Has(Feature feature) const = 0;
   // INVALID_ARGUMENT names a size of a model that there are no kernels for, and the largest.
   virtual Status CheckSizes(int64_t /*vocab*/, int64_t /*head_dim*/) const { return {}; }
   // UNIMPLEMENTED names a type that the backend does not keep keys and values in.

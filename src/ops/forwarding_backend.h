@@ -200,7 +200,6 @@ class ForwardingBackend : public Backend {
   QuantScheme KeptScheme(const QuantScheme& stored) const override {
     return inner_.KeptScheme(stored);
   }
-  bool Has(Feature feature) const override { return inner_.Has(feature); }
   Status CheckSizes(int64_t vocab, int64_t head_dim) const override {
     return inner_.CheckSizes(vocab, head_dim);
   }

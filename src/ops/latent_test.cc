@@ -9,9 +9,6 @@ namespace {
 
 class LatentTest : public PagedPoolTest {
  protected:
-  void SetUp() override {
-    if (!backend().Has(Feature::kLatents)) GTEST_SKIP() << "a backend without latents";
-  }
   // In int8 latents would need scales.
   std::vector<DType> CacheTypes() { return {dtype(), DType::kF8E4M3}; }
   // Element `i` of x, whose last `turned` of `width` elements turn at the position.

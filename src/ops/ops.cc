@@ -30,26 +30,4 @@ void Ops::NormMlp(const NormedRows& x, const LinearWeight& in_weight, Activation
   Mlp(x.rows, in_weight, activation, down_weight, inner, activated, out);
 }
 
-void Ops::HeadLinear(const HeadColumns&, const LinearWeight&, const HeadColumns&) {
-  TANDEM_CHECK(false, "a backend without latent attention");
-}
-
-void Ops::LatentRopeStore(const Tensor&, const Tensor&, const RopeTable&, const BatchView&,
-                          const KvGroup&, int32_t, const Tensor&) {
-  TANDEM_CHECK(false, "a backend without latent attention");
-}
-
-void Ops::Route(const Tensor&, const Tensor&, const RoutingRule&, const ExpertChoice&) {
-  TANDEM_CHECK(false, "a backend without layers of experts");
-}
-
-void Ops::Experts(const Tensor&, const ExpertChoice&, const ExpertWeights&, const ExpertScratch&,
-                  const Tensor&) {
-  TANDEM_CHECK(false, "a backend without layers of experts");
-}
-
-void Ops::AddGated(const Tensor&, const Tensor&, const Tensor&) {
-  TANDEM_CHECK(false, "a backend without layers of experts");
-}
-
 }  // namespace tandem::ops

@@ -338,11 +338,10 @@ class Ops {
   virtual void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,
                               int32_t layer, const AttentionRule& rule, const Tensor& out) = 0;
 
-  // The next two are only for backends that have Feature::kLatents; without it they are a CHECK.
-
   // out = x W^T of each head by itself: the first out.width of every PaddedHeadRows(out.width) rows
   // of the weight, which is plain and without a bias. All of one activation dtype.
-  virtual void HeadLinear(const HeadColumns& x, const LinearWeight& weight, const HeadColumns& out);
+  virtual void HeadLinear(const HeadColumns& x, const LinearWeight& weight,
+                          const HeadColumns& out) = 0;
 
   // Turns the last 2 * pairs elements of each head of q ([num_rows, num_heads * any width]) into
   // the last ones of each head of `queries` ([num_rows, num_heads * kv.head_dim]), whose first
@@ -350,7 +349,7 @@ class Ops {
   // turn likewise) into layer `layer` of the group.
   virtual void LatentRopeStore(const Tensor& q, const Tensor& latents, const RopeTable& rope,
                                const BatchView& batch, const KvGroup& kv, int32_t layer,
-                               const Tensor& queries);
+                               const Tensor& queries) = 0;
 
   // out = activation(in), [num_rows, intermediate] both; or, of in [num_rows, 2 * intermediate] =
   // (gate, up), out = activation(gate) * up.
@@ -367,20 +366,18 @@ class Ops {
                        const LinearWeight& down_weight, const Tensor& inner,
                        const Tensor& activated, const Tensor& out);
 
-  // The next three are only for backends that have Feature::kExperts; without it they are a CHECK.
-
   // Chooses the experts of each row by its scores, [num_rows, num_experts] fp32. correction:
   // [num_experts] fp32, or empty.
   virtual void Route(const Tensor& scores, const Tensor& correction, const RoutingRule& rule,
-                     const ExpertChoice& out);
+                     const ExpertChoice& out) = 0;
 
   // out = the sum over a row's experts of weight * down(Activate(in(x))), added in the order of the
   // choice. Reads only the weights of chosen experts. x, out: [num_rows, hidden]
   virtual void Experts(const Tensor& x, const ExpertChoice& choice, const ExpertWeights& weights,
-                       const ExpertScratch& scratch, const Tensor& out);
+                       const ExpertScratch& scratch, const Tensor& out) = 0;
 
   // sum += sigmoid(gate) * x, or sum += x if gate is empty. gate: [num_rows, 1] fp32
-  virtual void AddGated(const Tensor& sum, const Tensor& gate, const Tensor& x);
+  virtual void AddGated(const Tensor& sum, const Tensor& gate, const Tensor& x) = 0;
 
   // logits = logits * scale, then cap * tanh(logits / cap) unless cap is 0. fp32
   virtual void CapLogits(const Tensor& logits, float scale, float cap) = 0;

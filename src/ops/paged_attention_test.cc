@@ -62,7 +62,6 @@ TEST_P(PagedAttentionTest, EachRowSeesExactlyItsKeys) {
 
 // Windows that begin before, at and after the borders of tiles and chunks.
 TEST_P(PagedAttentionTest, EachRowSeesExactlyItsWindow) {
-  if (!backend().Has(Feature::kAttentionRule)) GTEST_SKIP() << "not on this backend";
   for (const AttentionShape& shape :
        {AttentionShape{4, 1, 128, 64}, AttentionShape{8, 1, 64, 96}}) {
     SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
@@ -70,7 +69,6 @@ TEST_P(PagedAttentionTest, EachRowSeesExactlyItsWindow) {
     FillGroup(Contents::kCounting);
     for (const Rule& rule : {Rule{.window = 1}, Rule{.window = 100}, Rule{.window = 128},
                              Rule{.window = 513}, Rule{.chunk = 200}, Rule{.chunk = 1024}}) {
-      if (rule.chunk > 0 && !backend().Has(Feature::kChunks)) continue;
       SCOPED_TRACE(rule);
       UseRule(rule);
       ExpectMixesMatchReference();
@@ -79,7 +77,6 @@ TEST_P(PagedAttentionTest, EachRowSeesExactlyItsWindow) {
 }
 
 TEST_P(PagedAttentionTest, RulesOfLongContextsMatchReference) {
-  if (!backend().Has(Feature::kAttentionRule)) GTEST_SKIP() << "not on this backend";
   const Rule rules[] = {{.window = 700, .soft_cap = 2.0f},
                         {.soft_cap = 3.0f},
                         {.window = 600, .slopes = {0.5f, 0.001f, 0.03f, 0.1f}},
@@ -88,7 +85,6 @@ TEST_P(PagedAttentionTest, RulesOfLongContextsMatchReference) {
   MakeGroup({4, 1, 128, 64}, kSeqs, dtype());
   FillGroup(Contents::kRandom);
   for (const Rule& rule : rules) {
-    if (!rule.sinks.empty() && !backend().Has(Feature::kSinks)) continue;
     SCOPED_TRACE(rule);
     UseRule(rule);
     ExpectMixesMatchReference();
@@ -416,7 +412,6 @@ TEST_P(PagedAttentionInvarianceTest, RowDoesNotDependOnWhatServesIt) {
 }
 
 TEST_P(PagedAttentionInvarianceTest, RowUnderARuleDoesNotDependOnWhatServesIt) {
-  if (!backend().Has(Feature::kAttentionRule)) GTEST_SKIP() << "not on this backend";
   constexpr int32_t kLength = 1300;
   MakeGroup({4, 1, 128, 64}, 3, dtype());
   FillGroup(Contents::kRandom);

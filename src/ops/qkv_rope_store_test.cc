@@ -45,7 +45,6 @@ TEST_P(QkvRopeStoreTest, PaddingIsNeitherStoredNorRotated) {
 
 // As normed first and then stored, for heads that a GPU norms where it turns them and others.
 TEST_P(QkvRopeStoreTest, NormedHeadsAreNormedAndThenTurned) {
-  if (!backend().Has(Feature::kHeadNorms)) GTEST_SKIP() << "not on this backend";
   const std::vector<Range> ranges = {{0, 3, 3}, {1, 2, 2}};
   for (const int32_t head_dim : {20, 64, 96, 128, 256}) {
     for (const bool together : {false, true}) {

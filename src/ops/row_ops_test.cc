@@ -89,7 +89,6 @@ std::vector<double> Normed(std::vector<double> x, const Norm& norm, const std::v
 }
 
 TEST_P(RowOpsTest, EveryFormOfNormMatchesReference) {
-  if (!backend().Has(Feature::kNorms)) GTEST_SKIP() << "not on this backend";
   for (const int64_t hidden : {1, 37, 384, 2050}) {
     for (const Norm::Kind kind : {Norm::Kind::kRms, Norm::Kind::kLayer}) {
       for (const float offset : {0.0f, 1.0f}) {
@@ -126,7 +125,6 @@ TEST_P(RowOpsTest, EveryFormOfNormMatchesReference) {
 }
 
 TEST_P(RowOpsTest, HeadsAreNormedEachTogetherOrWithTheirOwnWeights) {
-  if (!backend().Has(Feature::kHeadNorms)) GTEST_SKIP() << "not on this backend";
   constexpr int64_t kHeads = 3, kDim = 20, kFirst = 10, kRows = 4;
   constexpr int64_t kColumns = kFirst + kHeads * kDim + 5;
   struct Form {
@@ -164,7 +162,6 @@ TEST_P(RowOpsTest, AddAddsRows) {
 }
 
 TEST_P(RowOpsTest, EveryActivationMatchesReferenceWithAndWithoutAGate) {
-  if (!backend().Has(Feature::kActivation)) GTEST_SKIP() << "not on this backend";
   const auto function = [](Activation activation, double x) {
     switch (activation) {
       case Activation::kSilu:
@@ -203,7 +200,6 @@ TEST_P(RowOpsTest, EveryActivationMatchesReferenceWithAndWithoutAGate) {
 }
 
 TEST_P(RowOpsTest, LogitsAreScaledAndCapped) {
-  if (!backend().Has(Feature::kLogits)) GTEST_SKIP() << "not on this backend";
   for (const float cap : {0.0f, 30.0f}) {
     const OwnedTensor logits = Random({3, 333}, DType::kF32, 8, 40.0f);
     std::vector<double> expected = Doubles(logits.tensor);

@@ -5,6 +5,7 @@
 #include <numeric>
 #include <utility>
 
+#include "model/prompt_rules.h"
 #include "ops/round_rules.h"
 
 namespace tandem {
@@ -77,9 +78,10 @@ Result<DeviceBatch> DeviceBatch::Make(const ModelSpec& spec, const CalibrationRo
   view.num_seqs = static_cast<int32_t>(samples.count);
   view.max_query_len = rows.longest;
   view.max_blocks = max_blocks;
-  if (!spec.HasSecondPositions()) second_positions.clear();
-  if (spec.prefix.start_id < 0) prefix_len.clear();
-  if (turns == positions) turns.clear();
+  const RowForm form = RowFormOf(spec);
+  if (!form.second_positions) second_positions.clear();
+  if (!form.prefixes) prefix_len.clear();
+  if (!form.turns) turns.clear();
   for (const auto& [values, out] : {std::pair(&tokens, &view.tokens),
                                     {&positions, &view.positions},
                                     {&row_seq, &view.row_seq},

@@ -42,19 +42,6 @@ Status CheckOptions(const EngineOptions& options) {
   return {};
 }
 
-// A draft keeps the keys and values of the whole context, because it may lag behind the target by
-// any number of tokens.
-bool HasWindows(const ModelSpec& target, const ops::Backend& backend) {
-  return LongestWindow(target) > 0 && backend.Has(ops::Feature::kWindowTables);
-}
-
-RowForm RowFormOf(const ModelSpec& spec) {
-  const bool prefix = spec.prefix.start_id >= 0;
-  return {.turns = prefix || PromptRulesOf(spec, 0).trained > 0,
-          .second_positions = spec.HasSecondPositions(),
-          .prefixes = prefix};
-}
-
 // Effects of options and models on each other: without a source of drafts there is no drafting, a
 // step has a row for every sequence, and a prompt whose tokens see each other is computed at once.
 EngineOptions Effective(EngineOptions options, const ModelSpec& target, const ModelMemory& draft) {
@@ -133,19 +120,22 @@ Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, Mo
   if (draft.spec != nullptr) {
     draft.workspace_bytes = Decoder::WorkspaceBytes(*draft.spec, rows, options.max_batch_size);
   }
-  plan.row_forms[static_cast<size_t>(ModelIndex::kTarget)] = RowFormOf(*target.spec);
+  RowForm& target_rows = plan.row_forms[static_cast<size_t>(ModelIndex::kTarget)];
+  target_rows = RowFormOf(*target.spec);
+  const int64_t window_blocks =
+      plan.limits.MaxWindowBlocks(LongestWindow(*target.spec), options.block_tokens);
+  target_rows.windows = window_blocks > 0;
   if (draft.spec != nullptr) {
     plan.row_forms[static_cast<size_t>(ModelIndex::kDraft)] = RowFormOf(*draft.spec);
   }
-  plan.row_forms[static_cast<size_t>(ModelIndex::kTarget)].windows =
-      HasWindows(*target.spec, backend);
   ExecutorConfig longest = MakeExecutorConfig(options, plan.limits, backend);
   longest.row_forms = plan.row_forms;
   if (longest.max_seq_len == 0) longest.max_seq_len = static_cast<int32_t>(target.max_positions);
   const int64_t draft_vocab = draft.spec != nullptr ? draft.spec->vocab_size : 0;
   const int64_t executor_bytes = DeviceMemory::Bytes(longest, target.spec->vocab_size, draft_vocab);
-  TANDEM_ASSIGN_OR_RETURN(plan.memory, PlanMemory(options, target, draft, executor_bytes,
-                                                  free_bytes, HasWindows(*target.spec, backend)));
+  TANDEM_ASSIGN_OR_RETURN(
+      plan.memory, PlanMemory(options, target, draft, executor_bytes, free_bytes, window_blocks));
+  target_rows.windows = plan.memory.num_window_blocks > 0;
   options.max_seq_len = plan.memory.max_seq_len;
   options.kv_cache_bytes = plan.memory.kv_cache_bytes;
   return plan;

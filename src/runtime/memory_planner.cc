@@ -62,15 +62,6 @@ int64_t MostBlocks(const ModelMemory& target, const ModelMemory& draft, int32_t 
 
 int64_t CeilDivide(int64_t value, int64_t by) { return (value + by - 1) / by; }
 
-// Window blocks that can be in use at once: of every slot those that its window reaches, one where
-// a window and a block begin apart, one that a new sequence copies from and one for rounding, and
-// those of the rows in flight.
-int64_t WindowBlocksInUse(const EngineOptions& options, int64_t window_tokens) {
-  const int64_t of_slot = CeilDivide(window_tokens, options.block_tokens) + 3;
-  const int64_t rows = int64_t{options.max_num_tokens} * (options.steps_in_flight + 1);
-  return options.max_batch_size * of_slot + CeilDivide(rows, options.block_tokens);
-}
-
 Result<int32_t> LongestSequence(const EngineOptions& options, const ModelMemory& target) {
   if (options.max_seq_len > target.max_positions) {
     return InvalidArgument(fmt::format("max_seq_len is {}; the model has {} positions",
@@ -107,7 +98,7 @@ DType KvTypeOf(const EngineOptions& options, const ModelSpec& spec) {
 
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
                               const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes,
-                              bool windows) {
+                              int64_t window_blocks) {
   MemoryPlan plan;
   TANDEM_ASSIGN_OR_RETURN(plan.max_seq_len, LongestSequence(options, target));
   const int64_t work_bytes = target.workspace_bytes + draft.workspace_bytes + sampling_bytes;
@@ -115,10 +106,10 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
   CacheSizes sizes = {.target_block = BlockBytes(target, options),
                       .draft_block = BlockBytes(draft, options),
                       .most_blocks = sequence_blocks * options.max_batch_size};
-  if (windows) {
+  if (window_blocks > 0) {
     sizes.target_block = BlockBytes(target, options, false);
     sizes.window_block = BlockBytes(target, options, true);
-    sizes.most_windows = WindowBlocksInUse(options, LongestWindow(*target.spec));
+    sizes.most_windows = window_blocks;
   }
 
   int64_t kv_bytes = options.kv_cache_bytes;

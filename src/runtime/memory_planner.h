@@ -43,12 +43,14 @@ struct MemoryPlan {
 DType KvTypeOf(const EngineOptions& options, const ModelSpec& spec);
 
 // `free_bytes`: free memory once the weights are loaded. `sampling_bytes`: the executor's arrays.
-// windows: windowed layers of the target may have fewer blocks than the others. They then have as
-// many as all slots and a step can need, so that only the others ever limit a sequence.
+// window_blocks: the most that the target's windowed layers need at once, all slots together
+// (StepLimits::MaxWindowBlocks). They have this many if that is fewer than the other layers have,
+// so that only the others ever limit a sequence; 0: all layers have the same blocks. A draft keeps
+// the keys and values of the whole context, because it may lag behind by any number of tokens.
 // A pool never has more blocks than MaxKvBlocks, whatever memory there is.
 // FAILED_PRECONDITION when it does not fit, with bytes needed and free and the option that helps.
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
                               const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes,
-                              bool windows = false);
+                              int64_t window_blocks = 0);
 
 }  // namespace tandem

@@ -95,19 +95,17 @@ TEST_F(MemoryPlannerTest, ABlockHasTheBytesOfAllGroupsOfThePool) {
   EXPECT_EQ(bytes, plan.kv_cache_bytes);
 }
 
-// Half of the layers see 20 tokens: each of 2 slots needs their 2 blocks and 3 more, a step 2.
-TEST_F(MemoryPlannerTest, LayersWithAWindowHaveTheBlocksThatSlotsAndAStepNeed) {
+// Half of the layers have a window.
+TEST_F(MemoryPlannerTest, LayersWithAWindowHaveTheBlocksThatSlotsAndStepsNeed) {
   spec_.layers.resize(4, spec_.layers.front());
   for (const size_t layer : {0, 2}) spec_.layers[layer].attention.window = 20;
-  options_.max_batch_size = 2;
-  options_.max_num_tokens = 20;
   const ModelMemory draft;
-  const auto plan = [&](int64_t bytes, bool windows) {
+  const auto plan = [&](int64_t bytes, int64_t window_blocks) {
     options_.kv_cache_bytes = bytes;
-    return PlanMemory(options_, target_, draft, 0, int64_t{1} << 40, windows).value();
+    return PlanMemory(options_, target_, draft, 0, int64_t{1} << 40, window_blocks).value();
   };
   const int64_t block = spec_.KvBytesPerToken(spec_.dtype) * options_.block_tokens;
-  const MemoryPlan whole = plan(40 * block, false), split = plan(40 * block, true);
+  const MemoryPlan whole = plan(40 * block, 0), split = plan(40 * block, 12);
   EXPECT_EQ(whole.num_blocks, 40);
   EXPECT_EQ(whole.num_window_blocks, 0);
   EXPECT_EQ(split.num_window_blocks, 12);
@@ -115,9 +113,9 @@ TEST_F(MemoryPlannerTest, LayersWithAWindowHaveTheBlocksThatSlotsAndAStepNeed) {
   EXPECT_EQ(split.num_blocks, 80 - 12);
   EXPECT_EQ(split.kv_cache_bytes, whole.kv_cache_bytes);
   // Where there are no more blocks than that, all layers have them.
-  EXPECT_EQ(plan(12 * block, true).num_blocks, 12);
-  EXPECT_EQ(plan(12 * block, true).num_window_blocks, 0);
-  EXPECT_EQ(plan(13 * block, true).num_blocks, 14);
+  EXPECT_EQ(plan(12 * block, 12).num_blocks, 12);
+  EXPECT_EQ(plan(12 * block, 12).num_window_blocks, 0);
+  EXPECT_EQ(plan(13 * block, 12).num_blocks, 14);
   const auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false}).value();
   const auto owned = MakeKvPool(spec_, spec_.dtype, split.num_blocks, options_.block_tokens,
                                 *backend, {}, split.num_window_blocks);

@@ -5,12 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <span>
 #include <string>
 
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/testing/family_fixtures.h"
-#include "model/features.h"
 #include "runtime/testing/test_engine.h"
 
 namespace tandem {
@@ -25,15 +23,6 @@ inline ModelSpec FamilySpec(const std::string& name) {
   const auto reader = HfReader::Open(FixturesFolder() / name);
   EXPECT_TRUE(reader.ok()) << reader.status().message();
   return (*reader)->spec();
-}
-
-// Why the backend under test does not compute these features; empty if it does.
-inline std::string WhyNotComputed(std::span<const ops::Feature> features) {
-  if (!HasTestBackend()) return "no GPU";
-  for (const ops::Feature feature : features) {
-    if (!TestBackend().Has(feature)) return "the GPU lacks " + std::string(Describe(feature));
-  }
-  return {};
 }
 
 inline EngineModel LoadFamily(const std::string& name, DType dtype, int64_t max_seq_len) {

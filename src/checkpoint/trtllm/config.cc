@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "model/families/families.h"
-#include "model/features.h"
 #include "model/hf_config.h"
 #include "tensor/convert.h"
 
@@ -59,16 +58,7 @@ int64_t UnstretchedPositions(const RopeScaling& scaling, int64_t max_positions) 
 // What the keys of TensorRT-LLM that are written here do not say is described under a key of ours.
 constexpr const char* kModelKey = "tandem_model";
 
-// The keys describe one layer for all, as Llama has it.
-bool HasOwnKeys(const ModelSpec& spec) {
-  const Family* const family = FamilyOf(spec);
-  if (family == nullptr || family->trtllm_architecture.empty()) return false;
-  const LayerSpec& first = spec.layers.front();
-  const bool alike =
-      std::ranges::all_of(spec.layers, [&](const LayerSpec& layer) { return layer == first; });
-  return alike && FeaturesOf(spec).empty() && first.attention.qkv_bias == first.attention.out_bias;
-}
-
+// In TensorRT-LLM's words, which describe one layer for all.
 Json KeysOf(const ModelSpec& spec) {
   const AttentionSpec& attention = spec.layers.front().attention;
   const MlpSpec& mlp = spec.layers.front().mlp;
@@ -318,12 +308,25 @@ void ReadKeys(const JsonFields& json, CheckpointConfig& config) {
   ReadAlgos(json, config);
 }
 
+// Whether reading these keys gives the same model. Its quantization has keys of its own.
+bool KeysSayAllOf(const ModelSpec& spec) {
+  const Family* const family = FamilyOf(spec);
+  if (family == nullptr || family->trtllm_architecture.empty()) return false;
+  const Result<JsonFields> keys = JsonFields::Parse(KeysOf(spec).dump());
+  CheckpointConfig read;
+  ReadKeys(*keys, read);
+  read.spec.quantization = spec.quantization;
+  read.spec.exceptions = spec.exceptions;
+  read.spec.cache_scales = spec.cache_scales;
+  return keys->status().ok() && read.spec == spec;
+}
+
 }  // namespace
 
 std::string CheckpointConfigToJson(const CheckpointConfig& config) {
   const ModelSpec& spec = config.spec;
   const Sharding& sharding = config.sharding;
-  Json json = HasOwnKeys(spec) ? KeysOf(spec) : DescriptionOf(spec);
+  Json json = KeysSayAllOf(spec) ? KeysOf(spec) : DescriptionOf(spec);
   json["use_parallel_embedding"] = sharding.parallel_embedding;
   json["embedding_sharding_dim"] = sharding.embedding_dim;
   json["mapping"] = {{"world_size", sharding.num_files()},

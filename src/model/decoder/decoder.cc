@@ -195,10 +195,17 @@ void Decoder::CompleteStream(const ops::BatchView& batch) {
   backend_.ops().AddNorm(x);
 }
 
-void Decoder::RunLayers(const ops::BatchView& batch, const ops::KvPool& pool) {
+void Decoder::RunPass(const ops::BatchView& batch, const ops::KvPool& pool) {
   backend_.ops().BeginPass(batch);
-  for (int32_t layer = 0; layer < spec().num_layers(); ++layer) RunLayer(layer, batch, pool);
+  for (int32_t layer = 0; layer < spec().num_layers(); ++layer) {
+    RunLayer(layer, batch, pool);
+    if (heartbeat_ != nullptr) heartbeat_->Beat();
+  }
   backend_.ops().EndPass();
+}
+
+void Decoder::RunLayers(const ops::BatchView& batch, const ops::KvPool& pool) {
+  RunPass(batch, pool);
   CompleteStream(batch);
 }
 
@@ -224,21 +231,14 @@ Tensor Decoder::RunHead(const ops::BatchView& batch) {
 }
 
 Tensor Decoder::Forward(const ops::BatchView& batch, const ops::KvPool& pool) {
-  const ModelSpec& spec = weights_->spec;
   TANDEM_CHECK(batch.num_rows >= 1 && batch.num_rows <= max_rows_,
                std::to_string(batch.num_rows) + " rows, room for " + std::to_string(max_rows_));
   TANDEM_CHECK(batch.num_logits <= max_logits_rows_ && batch.num_logits <= batch.num_rows,
                std::to_string(batch.num_logits) + " rows of logits, room for " +
                    std::to_string(max_logits_rows_));
-  TANDEM_CHECK(FitsPool(spec, pool), "the pool was made for another model");
-  ops::Ops& ops = backend_.ops();
-  ops.BeginPass(batch);
+  TANDEM_CHECK(FitsPool(spec(), pool), "the pool was made for another model");
   Embed(batch);
-  for (int32_t layer = 0; layer < spec.num_layers(); ++layer) {
-    RunLayer(layer, batch, pool);
-    if (heartbeat_ != nullptr) heartbeat_->Beat();
-  }
-  ops.EndPass();
+  RunPass(batch, pool);
   return RunHead(batch);
 }
 

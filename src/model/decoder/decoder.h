@@ -64,6 +64,8 @@ class Decoder {
 
   Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend, Heartbeat* heartbeat);
   void RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool);
+  // All layers; the last one's delta is yet to be added.
+  void RunPass(const ops::BatchView& batch, const ops::KvPool& pool);
   // Adds to the stream what the last layer has left for the next one to add.
   void CompleteStream(const ops::BatchView& batch);
   Tensor RunHead(const ops::BatchView& batch);

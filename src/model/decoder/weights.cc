@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "model/arranged_source.h"
-#include "model/features.h"
 #include "model/rope.h"
 #include "model/weight_loader.h"
 #include "tensor/convert.h"
@@ -33,11 +32,6 @@ std::vector<TableSpec> TablesOf(const ModelSpec& spec) {
 Status CheckComputable(const ModelSpec& spec, const ops::Backend& backend) {
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec));
   TANDEM_RETURN_IF_ERROR(CheckArrangeable(spec));
-  for (const ops::Feature feature : FeaturesOf(spec)) {
-    if (backend.Has(feature)) continue;
-    return Unimplemented(spec.architecture + " has " + std::string(ops::Describe(feature)) +
-                         ", which this device does not compute; a CPU does (--device cpu)");
-  }
   int64_t head_dim = 0;
   for (const LayerSpec& layer : spec.layers) {
     head_dim = std::max(head_dim, layer.attention.head_dim);

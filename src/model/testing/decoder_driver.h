@@ -13,6 +13,7 @@
 
 #include "model/decoder/decoder.h"
 #include "model/kv_pool.h"
+#include "model/prompt_rules.h"
 #include "ops/round_rules.h"
 
 namespace tandem {
@@ -61,9 +62,10 @@ class DecoderTestDriver {
     batch.context_len = ToDevice({length_});
     batch.block_table = ToDevice(block_table_);
     batch.logits_rows = ToDevice(all_rows);
-    if (layout_ != ops::PromptLayout{}) batch.turns = ToDevice(turns);
-    if (spec_.HasSecondPositions()) batch.second_positions = ToDevice(second_positions);
-    if (layout_.prefix_len > 0) batch.prefix_len = ToDevice({layout_.prefix_len});
+    const RowForm form = RowFormOf(spec_);
+    if (form.turns) batch.turns = ToDevice(turns);
+    if (form.second_positions) batch.second_positions = ToDevice(second_positions);
+    if (form.prefixes) batch.prefix_len = ToDevice({layout_.prefix_len});
     const Tensor logits = decoder_->Forward(batch, cache_.pool);
     std::vector<std::vector<float>> out(tokens.size());
     const auto vocab = static_cast<size_t>(spec_.vocab_size);

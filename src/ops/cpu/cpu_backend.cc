@@ -82,7 +82,6 @@ class CpuBackend final : public Backend {
   Result<LinearWeight> PackLinear(std::span<const LinearPart> parts,
                                   const WeightFormat& kept) override;
   Status CheckFormat(const WeightFormat& stored, const WeightFormat& kept) const override;
-  bool Has(Feature) const override { return true; }
   QuantScheme KeptScheme(const QuantScheme& stored) const override {
     return cpu::CanPack(stored) ? stored : QuantScheme{};
   }

@@ -117,7 +117,6 @@ class CudaBackend final : public Backend {
               "a graph");
   }
 
-  bool Has(Feature) const override { return true; }
   Status CheckSizes(int64_t vocab, int64_t head_dim) const override {
     if (vocab > cuda::CudaSampler::kMaxVocab) {
       return InvalidArgument(fmt::format("vocab_size is {}; on a GPU it is at most {}", vocab,

@@ -17,7 +17,14 @@ class SamplingOnlyOps : public Ops {
                     int32_t) override {}
   void PagedAttention(const Tensor&, const BatchView&, const KvGroup&, int32_t,
                       const AttentionRule&, const Tensor&) override {}
+  void HeadLinear(const HeadColumns&, const LinearWeight&, const HeadColumns&) override {}
+  void LatentRopeStore(const Tensor&, const Tensor&, const RopeTable&, const BatchView&,
+                       const KvGroup&, int32_t, const Tensor&) override {}
   void Activate(Activation, const Tensor&, const Tensor&) override {}
+  void Route(const Tensor&, const Tensor&, const RoutingRule&, const ExpertChoice&) override {}
+  void Experts(const Tensor&, const ExpertChoice&, const ExpertWeights&, const ExpertScratch&,
+               const Tensor&) override {}
+  void AddGated(const Tensor&, const Tensor&, const Tensor&) override {}
   void CapLogits(const Tensor&, float, float) override {}
   void GatherRows(const Tensor&, const int32_t*, const Tensor&) override {}
 };

@@ -7,6 +7,8 @@
 #include <unordered_map>
 
 #include "base/check.h"
+#include "runtime/cache/check_count.h"
+#include "runtime/cache/eviction_list.h"
 #include "runtime/cache/prefix_index.h"
 
 namespace tandem {
@@ -31,24 +33,13 @@ struct Block {
   int32_t children = 0;
   int32_t active_children = 0;  // children that are active(): they hold this block in the tree
   int32_t draft_tokens = 0;     // leading tokens the draft has computed; the target has all of them
-  // Neighbours in the eviction list; meaningful while in the tree and not active.
-  BlockId older = kNone;
-  BlockId newer = kNone;
-  // Owned: windows[window].block is this block. Meaningful whether in the tree or not.
+  // Its own window block. Meaningful whether in the tree or not.
   WindowBlockId window = kNone;
   int32_t window_holders = 0;  // sequences that have a window block for this block, owned or not
 
   // In use, or an ancestor of a block in use. An ancestor of a block in use can still be inactive:
   // the sequence below kept its own copy of this content (see Publish).
   bool active() const { return references > 0 || active_children > 0; }
-};
-
-struct WindowBlock {
-  int32_t references = 0;
-  BlockId block = kNone;  // its owner; kNone: none, or it was evicted
-  // Neighbours among those that no sequence holds and whose owner is in the tree.
-  WindowBlockId older = kNone;
-  WindowBlockId newer = kNone;
 };
 
 }  // namespace
@@ -63,14 +54,10 @@ struct KvCache::Impl {
   explicit Impl(const KvCacheOptions& cache_options)
       : options(cache_options),
         blocks(Index(cache_options.num_blocks)),
-        index(cache_options.num_blocks, cache_options.block_tokens) {
+        index(cache_options.num_blocks, cache_options.block_tokens),
+        evictable(cache_options.num_blocks),
+        windows(cache_options.num_window_blocks) {
     free.reserve(blocks.size());
-    windows.resize(Index(options.num_window_blocks));
-    free_windows.reserve(windows.size());
-    for (WindowBlockId window = options.num_window_blocks - 1; window >= 0; --window) {
-      free_windows.push_back(window);
-    }
-    mappings.reserve(windows.size());
     for (BlockId block = options.num_blocks - 1; block >= 0; --block) free.push_back(block);
   }
 
@@ -101,8 +88,6 @@ struct KvCache::Impl {
   // eviction list, with the ancestors that became so with it.
   void BecameActive(BlockId block);
   void BecameInactive(BlockId block);
-  void PushNewest(BlockId block);
-  void Unlink(BlockId block);
 
   // How far a prefix that the tree holds can be used: as far as the windows reach.
   Found Usable(std::span<const int32_t> tokens, std::string_view key) const;
@@ -111,9 +96,6 @@ struct KvCache::Impl {
     return std::max(position - options.window_tokens + 1, 0) / options.block_tokens;
   }
   WindowBlockId ReferenceWindow(BlockId block);
-  void UnlinkWindow(WindowBlockId window);
-  void Own(BlockId block, WindowBlockId window);
-  void FreeWindow(WindowBlockId window);
 
   void InsertIntoTree(BlockId block, BlockId parent, std::span<const int32_t> tokens);
   void EvictOldest();
@@ -134,19 +116,12 @@ struct KvCache::Impl {
   BlockId last_root = kDefaultRoot;
   PrefixIndex index;
   std::vector<BlockId> free;
-  BlockId oldest = kNone;
-  BlockId newest = kNone;
-  int32_t num_evictable = 0;   // length of the eviction list
+  EvictionList evictable;
   int32_t num_referenced = 0;  // blocks with references
   int64_t lookup_tokens = 0;
   int64_t hit_tokens = 0;
   int64_t evictions = 0;
-  std::vector<WindowBlock> windows;
-  std::vector<WindowBlockId> free_windows;
-  WindowBlockId oldest_window = kNone;
-  WindowBlockId newest_window = kNone;
-  int32_t num_referenced_windows = 0;
-  std::vector<WindowMapping> mappings;  // made since they were last moved
+  WindowBlocks windows;
 };
 
 // Calls visit(block) for each whole block of the longest prefix that leaves a token to compute.
@@ -207,27 +182,9 @@ void KvCache::Impl::RemoveChild(BlockId parent) {
   roots.erase(root);
 }
 
-void KvCache::Impl::PushNewest(BlockId block) {
-  Block& node = At(block);
-  node.older = newest;
-  node.newer = kNone;
-  if (newest != kNone) At(newest).newer = block;
-  newest = block;
-  if (oldest == kNone) oldest = block;
-  ++num_evictable;
-}
-
-void KvCache::Impl::Unlink(BlockId block) {
-  Block& node = At(block);
-  (node.older != kNone ? At(node.older).newer : oldest) = node.newer;
-  (node.newer != kNone ? At(node.newer).older : newest) = node.older;
-  node.older = node.newer = kNone;
-  --num_evictable;
-}
-
 void KvCache::Impl::BecameActive(BlockId block) {
   while (true) {
-    Unlink(block);
+    evictable.Remove(block);
     const BlockId parent = At(block).parent;
     if (IsRoot(parent)) return;
     const bool parent_was_active = At(parent).active();
@@ -239,7 +196,7 @@ void KvCache::Impl::BecameActive(BlockId block) {
 
 void KvCache::Impl::BecameInactive(BlockId block) {
   while (true) {
-    PushNewest(block);
+    evictable.PushNewest(block);
     const BlockId parent = At(block).parent;
     if (IsRoot(parent)) return;
     --At(parent).active_children;
@@ -285,22 +242,15 @@ void KvCache::Impl::InsertIntoTree(BlockId block, BlockId parent, std::span<cons
 }
 
 void KvCache::Impl::EvictOldest() {
-  const BlockId block = oldest;
+  const BlockId block = evictable.oldest();
   Block& node = At(block);
-  if (node.window != kNone) {
-    WindowBlock& window = windows[Index(node.window)];
-    if (window.references > 0) {
-      window.block = kNone;  // of a sequence that has its own copy of the block
-    } else {
-      UnlinkWindow(node.window);
-      FreeWindow(node.window);
-    }
-  }
+  // It may be referenced, by a sequence that has its own copy of the block.
+  if (node.window != kNone) windows.Disown(node.window);
   TANDEM_CHECK(node.children == 0 && node.references == 0,
                "evicting block " + std::to_string(block) + " with " +
                    std::to_string(node.children) + " children and " +
                    std::to_string(node.references) + " references");
-  Unlink(block);
+  evictable.Remove(block);
   index.Erase(block);
   RemoveChild(node.parent);
   node = Block{};
@@ -332,31 +282,8 @@ KvCache::Impl::Found KvCache::Impl::Usable(std::span<const int32_t> tokens,
 WindowBlockId KvCache::Impl::ReferenceWindow(BlockId block) {
   const WindowBlockId window = At(block).window;
   ++At(block).window_holders;
-  if (windows[Index(window)].references++ == 0) {
-    ++num_referenced_windows;
-    UnlinkWindow(window);
-  }
+  windows.Reference(window);
   return window;
-}
-
-void KvCache::Impl::UnlinkWindow(WindowBlockId window) {
-  WindowBlock& node = windows[Index(window)];
-  (node.older != kNone ? windows[Index(node.older)].newer : oldest_window) = node.newer;
-  (node.newer != kNone ? windows[Index(node.newer)].older : newest_window) = node.older;
-  node.older = node.newer = kNone;
-}
-
-void KvCache::Impl::Own(BlockId block, WindowBlockId window) {
-  At(block).window = window;
-  windows[Index(window)].block = block;
-  mappings.push_back({block, window});
-}
-
-void KvCache::Impl::FreeWindow(WindowBlockId window) {
-  const BlockId block = windows[Index(window)].block;
-  if (block != kNone) At(block).window = kNone;
-  windows[Index(window)] = {};
-  free_windows.push_back(window);
 }
 
 bool KvCache::has_windows() const { return impl_->options.window_tokens > 0; }
@@ -372,19 +299,11 @@ void KvCache::TakeWindows(std::span<const BlockId> blocks, std::vector<WindowBlo
   for (const BlockId block : blocks) {
     TANDEM_CHECK(!impl.HasWindow(block),
                  "block " + std::to_string(block) + " has a window block already");
-    if (impl.free_windows.empty()) {
-      const WindowBlockId oldest = impl.oldest_window;
-      TANDEM_CHECK(oldest != kNone, std::to_string(impl.options.num_window_blocks) +
-                                        " window blocks are fewer than sequences need");
-      impl.UnlinkWindow(oldest);
-      impl.FreeWindow(oldest);
-    }
-    const WindowBlockId window = impl.free_windows.back();
-    impl.free_windows.pop_back();
-    impl.Own(block, window);
-    impl.windows[Index(window)].references = 1;
+    BlockId evicted_from = kNone;
+    const WindowBlockId window = impl.windows.Take(block, evicted_from);
+    if (evicted_from != kNone) impl.At(evicted_from).window = kNone;
+    impl.At(block).window = window;
     ++impl.At(block).window_holders;
-    ++impl.num_referenced_windows;
     windows.push_back(window);
   }
 }
@@ -395,25 +314,14 @@ void KvCache::ReleaseWindows(std::span<const BlockId> blocks,
   TANDEM_CHECK(blocks.size() == windows.size(), "a window block each");
   for (const BlockId block : blocks) --impl.At(block).window_holders;
   for (const WindowBlockId window : windows) {
-    WindowBlock& node = impl.windows[Index(window)];
-    TANDEM_CHECK(node.references > 0,
-                 "window block " + std::to_string(window) + " is released too often");
-    if (--node.references > 0) continue;
-    --impl.num_referenced_windows;
-    if (node.block == kNone || !impl.At(node.block).in_tree) {
-      impl.FreeWindow(window);
-      continue;
-    }
-    node.older = impl.newest_window;
-    if (node.older != kNone) impl.windows[Index(node.older)].newer = window;
-    impl.newest_window = window;
-    if (impl.oldest_window == kNone) impl.oldest_window = window;
+    const BlockId owner = impl.windows.OwnerOf(window);
+    const bool in_tree = owner != kNone && impl.At(owner).in_tree;
+    if (impl.windows.Unreference(window, in_tree) && owner != kNone) impl.At(owner).window = kNone;
   }
 }
 
 void KvCache::MoveMappings(std::vector<WindowMapping>& mappings) {
-  mappings.insert(mappings.end(), impl_->mappings.begin(), impl_->mappings.end());
-  impl_->mappings.clear();
+  impl_->windows.MoveMappings(mappings);
 }
 
 KvCache::KvCache(const KvCacheOptions& options) {
@@ -428,7 +336,7 @@ KvCache::~KvCache() = default;
 int32_t KvCache::block_tokens() const { return impl_->options.block_tokens; }
 
 int32_t KvCache::AvailableBlocks() const {
-  return static_cast<int32_t>(impl_->free.size()) + impl_->num_evictable;
+  return static_cast<int32_t>(impl_->free.size()) + impl_->evictable.size();
 }
 
 PrefixMatch KvCache::Match(std::span<const int32_t> tokens, std::string_view key) {
@@ -523,7 +431,8 @@ void KvCache::Publish(std::span<const int32_t> tokens, std::span<const BlockId> 
         const bool unread = impl.At(other).window_holders == 0;
         if (is_new && unread && window != kNone && !impl.HasWindow(other)) {
           impl.At(block).window = kNone;
-          impl.Own(other, window);
+          impl.At(other).window = window;
+          impl.windows.Move(window, other);
         }
         parent = other;
         continue;
@@ -552,16 +461,12 @@ KvCacheStats KvCache::Stats() const {
   stats.hit_tokens = impl.hit_tokens;
   stats.evictions = impl.evictions;
   stats.total_window_blocks = impl.options.num_window_blocks;
-  stats.referenced_window_blocks = impl.num_referenced_windows;
+  stats.referenced_window_blocks = impl.windows.num_referenced();
   return stats;
 }
 
 void KvCache::CheckIntegrity() const {
   const Impl& impl = *impl_;
-  const auto equal = [](int64_t counted, int64_t kept, const char* what) {
-    TANDEM_CHECK(counted == kept, std::string(what) + ": counted " + std::to_string(counted) +
-                                      ", kept " + std::to_string(kept));
-  };
   int32_t referenced = 0;
   int32_t in_tree = 0;
   int32_t evictable = 0;
@@ -584,54 +489,41 @@ void KvCache::CheckIntegrity() const {
     active_children[Index(block.parent)] += block.active() ? 1 : 0;
   }
   root_children.erase(kDefaultRoot);
-  equal(static_cast<int64_t>(root_children.size()), static_cast<int64_t>(impl.roots.size()),
-        "roots");
-  equal(static_cast<int64_t>(impl.root_of_key.size()), static_cast<int64_t>(impl.roots.size()),
-        "keys");
+  CheckCount(static_cast<int64_t>(root_children.size()), static_cast<int64_t>(impl.roots.size()),
+             "roots");
+  CheckCount(static_cast<int64_t>(impl.root_of_key.size()), static_cast<int64_t>(impl.roots.size()),
+             "keys");
   for (const auto& [root, count] : root_children) {
-    equal(count, impl.roots.at(root).children, "children of a root");
+    CheckCount(count, impl.roots.at(root).children, "children of a root");
   }
-  equal(referenced, impl.num_referenced, "referenced blocks");
-  equal(in_tree, impl.index.size(), "blocks in the tree");
-  equal(evictable, impl.num_evictable, "evictable blocks");
-  equal(unused, static_cast<int64_t>(impl.free.size()), "free blocks");
+  CheckCount(referenced, impl.num_referenced, "referenced blocks");
+  CheckCount(in_tree, impl.index.size(), "blocks in the tree");
+  CheckCount(evictable, impl.evictable.size(), "evictable blocks");
+  CheckCount(unused, static_cast<int64_t>(impl.free.size()), "free blocks");
   for (size_t i = 0; i < impl.blocks.size(); ++i) {
     if (!impl.blocks[i].in_tree) continue;
-    equal(children[i], impl.blocks[i].children, "children of a block");
-    equal(active_children[i], impl.blocks[i].active_children, "active children of a block");
+    CheckCount(children[i], impl.blocks[i].children, "children of a block");
+    CheckCount(active_children[i], impl.blocks[i].active_children, "active children of a block");
   }
   for (const BlockId block : impl.free)
-    equal(impl.At(block).references, 0, "references of a free block");
+    CheckCount(impl.At(block).references, 0, "references of a free block");
 
-  int32_t referenced_windows = 0;
-  int32_t cached_windows = 0;
-  for (size_t i = 0; i < impl.windows.size(); ++i) {
-    const WindowBlock& window = impl.windows[i];
-    referenced_windows += window.references > 0 ? 1 : 0;
-    if (window.block == kNone) continue;
-    cached_windows += window.references == 0 ? 1 : 0;
-    TANDEM_CHECK(Index(impl.At(window.block).window) == i, "a window block has another owner");
-    TANDEM_CHECK(window.references > 0 || impl.At(window.block).in_tree,
-                 "nobody finds a window block");
+  impl.windows.CheckIntegrity();
+  for (WindowBlockId window = 0; window < impl.windows.size(); ++window) {
+    const BlockId owner = impl.windows.OwnerOf(window);
+    if (owner == kNone) continue;
+    CheckCount(impl.At(owner).window, window, "window block of a window block's owner");
+    TANDEM_CHECK(impl.windows.ReferencesOf(window) > 0 || impl.At(owner).in_tree,
+                 "an unreferenced window block's owner is not in the tree");
   }
-  equal(referenced_windows, impl.num_referenced_windows, "referenced window blocks");
-  equal(std::ssize(impl.windows) - referenced_windows - cached_windows,
-        std::ssize(impl.free_windows), "free window blocks");
-  int32_t listed_windows = 0;
-  for (WindowBlockId window = impl.oldest_window;
-       window != kNone && listed_windows <= cached_windows;
-       window = impl.windows[Index(window)].newer) {
-    ++listed_windows;
-  }
-  equal(listed_windows, cached_windows, "length of the list of cached window blocks");
 
   std::vector<int32_t> age(impl.blocks.size(), -1);  // place in the eviction list, oldest first
   int32_t listed = 0;
-  for (BlockId block = impl.oldest; block != kNone && listed <= evictable;
-       block = impl.At(block).newer) {
+  for (BlockId block = impl.evictable.oldest(); block != kNone && listed <= evictable;
+       block = impl.evictable.NewerThan(block)) {
     age[Index(block)] = listed++;
   }
-  equal(listed, evictable, "length of the eviction list");
+  CheckCount(listed, evictable, "length of the eviction list");
   for (const Block& block : impl.blocks) {
     const auto self = static_cast<size_t>(&block - impl.blocks.data());
     if (age[self] < 0 || IsRoot(block.parent) || age[Index(block.parent)] < 0) continue;

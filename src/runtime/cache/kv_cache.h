@@ -25,11 +25,10 @@
 
 #include "base/status.h"
 #include "runtime/cache/model_index.h"
+#include "runtime/cache/window_blocks.h"
 
 namespace tandem {
 
-using BlockId = int32_t;
-using WindowBlockId = int32_t;
 using ComputedLengths = std::array<int32_t, kNumModels>;
 
 struct KvCacheOptions {
@@ -40,13 +39,6 @@ struct KvCacheOptions {
   // blocks; 0: no layers have them.
   int32_t window_tokens = 0;
   int32_t num_window_blocks = 0;
-};
-
-// The window block that holds what a block's windowed layers keep.
-struct WindowMapping {
-  BlockId block = 0;
-  WindowBlockId window = 0;
-  bool operator==(const WindowMapping&) const = default;
 };
 
 // The part of a prompt that the prefix tree holds. The blocks are already referenced for the

@@ -6,21 +6,14 @@
 #include <memory>
 #include <vector>
 
+#include "model/prompt_rules.h"
 #include "ops/ops.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/execution/forward_pass.h"
-#include "runtime/scheduling/batch_plan.h"
+#include "runtime/scheduling/step_limits.h"
 #include "tensor/buffer.h"
 
 namespace tandem {
-
-// Which arrays of a pass a model needs beside those of every model.
-struct RowForm {
-  bool turns = false;             // BatchView::turns
-  bool second_positions = false;  // BatchView::second_positions
-  bool prefixes = false;          // BatchView::prefix_len
-  bool windows = false;           // BatchView::window_table
-};
 
 struct ExecutorConfig : StepLimits {
   int32_t max_seq_len = 0;

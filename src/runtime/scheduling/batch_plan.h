@@ -43,26 +43,6 @@ struct SequencePlan {
   }
 };
 
-// The largest step, and how many there may be at once: what the scheduler plans for and the
-// executor has room for.
-struct StepLimits {
-  int32_t max_batch_size = 0;   // slots
-  int32_t max_num_tokens = 0;   // rows of a target pass, and of a draft pass
-  int32_t max_logits_rows = 0;  // rows to sample from; at least max_batch_size
-  int32_t max_draft_len = 0;    // 0: no drafts
-  int32_t max_sent_drafts = 0;  // drafts of a request that one step verifies
-  int32_t max_launched = 1;     // steps that may be launched before the first one's results arrive
-
-  // Window blocks that change their owner between two plans: new ones, and those that the tree
-  // takes over.
-  int32_t MaxMappings(int32_t block_tokens) const {
-    return (1 + max_launched) * (max_num_tokens / block_tokens + 3 * max_batch_size);
-  }
-  int32_t MaxDrafts() const { return std::max(max_draft_len, max_sent_drafts); }
-  // A step's drafts from clients, with a row more for each request.
-  int32_t MaxSentRows() const { return max_sent_drafts > 0 ? max_sent_drafts + 1 : 0; }
-};
-
 // Copies the first `tokens` of a block before the step runs (partial prefix reuse).
 struct BlockCopy {
   BlockId from = 0;

@@ -26,6 +26,7 @@
 #include "runtime/cache/kv_cache.h"
 #include "runtime/scheduling/batch_plan.h"
 #include "runtime/scheduling/sequence.h"
+#include "runtime/scheduling/step_limits.h"
 #include "runtime/speculation/draft_mode.h"
 #include "runtime/speculation/round_planner.h"
 #include "runtime/speculation/speculation.h"

@@ -1,9 +1,10 @@
 // Something always moves: random schedules over pools without a spare block, requests sent twice,
 // cancellations, every policy, with zero to three steps in flight. Within three turns of the loop
 // something is planned, started, paused, committed or ended; everything ends, and then no block is
-// referenced. And slots are shared fairly: one request with many choices among a steady stream of
-// requests with one. The device is simulated: it computes the plan, and its draws follow from the
-// prompt, the seed and the position, so that a request sent twice repeats its text.
+// referenced. Window blocks are as many as the limits say. And slots are shared fairly: one request
+// with many choices among a steady stream of requests with one. The device is simulated: it
+// computes the plan, and its draws follow from the prompt, the seed and the position, so that a
+// request sent twice repeats its text.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -118,6 +119,7 @@ class Loop {
       if (item.num_drafts > 0 && !item.sent) sequence.computed[1] = length() - 1 - Below(0, 1);
     }
     PublishBlocks(sequence, *kv_);
+    TrimWindows(sequence, *kv_);
     if (length() >= sequence.max_length || (item.samples && EndsEarly())) End(sequence);
   }
 
@@ -150,7 +152,7 @@ class Simulation : public Loop {
     limits.prefix_reuse = Below(0, 7) != 0;
     limits.policy = static_cast<SchedulerPolicy>(Below(0, 2));
     limits.draft_mode = Below(0, 1) == 0 ? DraftMode::kFixed : DraftMode::kOff;
-    limits.fixed_draft_len = limits.max_draft_len = Below(1, 4);
+    limits.fixed_draft_len = limits.max_draft_len = Below(0, 3) == 0 ? Below(5, 15) : Below(1, 4);
     limits.draft_model = Below(0, 2) != 0;
     limits.draft_max_positions = 1 << 20;
     limits.max_launched = Below(0, 3) + 1;
@@ -164,8 +166,14 @@ class Simulation : public Loop {
         limits.chunked_prefill ? longest_ - 1 : std::min(longest_ - 1, limits.max_num_tokens);
     // Exactly one longest sequence, or one or two blocks more.
     const int32_t spare = std::max(Below(-3, 2), 0);
-    const KvCacheOptions kv{(longest_ + block_tokens - 1) / block_tokens + spare, block_tokens,
-                            limits.prefix_reuse};
+    KvCacheOptions kv{(longest_ + block_tokens - 1) / block_tokens + spare, block_tokens,
+                      limits.prefix_reuse};
+    // In half of the schedules; of those half have room for all slots.
+    kv.window_tokens = Below(0, 1) * Below(1, longest_);
+    if (kv.window_tokens > 0 && Below(0, 1) == 0) kv.num_blocks *= limits.max_batch_size;
+    kv.num_window_blocks =
+        static_cast<int32_t>(limits.MaxWindowBlocks(kv.window_tokens, block_tokens));
+    max_mappings_ = static_cast<size_t>(limits.MaxMappings(block_tokens));
     Make(limits, kv);
     callers_ = Below(1, 3);
     // Every request is sent twice, sometimes with another length or seed.
@@ -203,6 +211,7 @@ class Simulation : public Loop {
     }
     const KvCacheStats stats = kv_->Stats();
     if (stats.referenced_blocks != 0) return "blocks are referenced at the end";
+    if (stats.referenced_window_blocks != 0) return "window blocks are referenced at the end";
     return "";
   }
 
@@ -254,6 +263,7 @@ class Simulation : public Loop {
     EXPECT_LE(logits, limits_.max_logits_rows);
     EXPECT_LE(plan.batch.TargetRows(), limits_.max_num_tokens);
     EXPECT_LE(sent_rows, limits_.MaxSentRows());
+    EXPECT_LE(plan.batch.mappings.size(), max_mappings_);
   }
 
   void CancelSome() {
@@ -264,6 +274,7 @@ class Simulation : public Loop {
   }
 
   SchedulerLimits limits_;
+  size_t max_mappings_ = 0;
   int32_t longest_ = 0;
   int32_t longest_prompt_ = 0;
   bool one_client_ = false;

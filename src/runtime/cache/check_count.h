@@ -1,0 +1,16 @@
+// For checks of integrity: aborts with both values unless what was counted anew is what was kept.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "base/check.h"
+
+namespace tandem {
+
+inline void CheckCount(int64_t counted, int64_t kept, const char* what) {
+  TANDEM_CHECK(counted == kept, std::string(what) + ": counted " + std::to_string(counted) +
+                                    ", kept " + std::to_string(kept));
+}
+
+}  // namespace tandem
