@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "model/families/families.h"
 #include "model/hf_config.h"
@@ -84,6 +85,23 @@ Json KeysOf(const ModelSpec& spec) {
           {"mlp_bias", mlp.bias},
           {"bos_token_id", spec.bos_ids},
           {"eos_token_id", spec.eos_ids}};
+}
+
+// The same words in faults.
+std::string KeyOf(std::string_view field) {
+  constexpr std::pair<std::string_view, std::string_view> kKeys[] = {
+      {"head_dim", "head_size"},
+      {"max_positions", "max_position_embeddings"},
+      {"norm.epsilon", "norm_epsilon"},
+      {"num_heads", "num_attention_heads"},
+      {"num_kv_heads", "num_key_value_heads"},
+      {"num_layers", "num_hidden_layers"},
+      {"rope.factor", "rotary_scaling.factor"},
+      {"rope.theta", "rotary_base"}};
+  for (const auto& [name, key] : kKeys) {
+    if (field == name) return std::string(key);
+  }
+  return FieldKey(field);
 }
 
 Json DescriptionOf(const ModelSpec& spec) {
@@ -339,14 +357,15 @@ std::string CheckpointConfigToJson(const CheckpointConfig& config) {
 
 Result<CheckpointConfig> ReadCheckpointConfig(const JsonFields& json) {
   CheckpointConfig config;
-  if (const auto model = json.Object(kModelKey)) {
+  const auto model = json.Object(kModelKey);
+  if (model) {
     config.spec = ReadSpec(*model);
   } else {
     ReadKeys(json, config);
   }
   config.sharding = ReadSharding(json);
   TANDEM_RETURN_IF_ERROR(json.status());
-  TANDEM_RETURN_IF_ERROR(ValidateSpec(config.spec));
+  TANDEM_RETURN_IF_ERROR(ValidateSpec(config.spec, model ? FieldKey : KeyOf));
   TANDEM_RETURN_IF_ERROR(CheckSharding(config.spec, config.sharding));
   return config;
 }

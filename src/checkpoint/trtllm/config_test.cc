@@ -41,6 +41,26 @@ TEST(CheckpointConfig, LlamasAreWrittenInTheWordsOfTensorRtLlm) {
   EXPECT_NE(text.find("\"num_attention_heads\": 32"), std::string::npos) << text;
 }
 
+TEST(CheckpointConfig, ANumberThatCannotBeIsNamedByItsOwnKey) {
+  const std::string text = Written(MustParse(Small("")));
+  for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",
+                          "num_key_value_heads", "head_size", "intermediate_size", "norm_epsilon",
+                          "max_position_embeddings", "rotary_base"}) {
+    for (const int value : {0, -1}) {
+      const std::string begin = '"' + std::string(key) + "\": ";
+      const size_t at = text.find(begin) + begin.size();
+      std::string wrong = text;
+      wrong.replace(at, text.find_first_of(",\n", at) - at, std::to_string(value));
+      const auto json = JsonFields::Parse(wrong);
+      ASSERT_TRUE(json.ok()) << wrong;
+      const auto read = ReadCheckpointConfig(*json);
+      ASSERT_FALSE(read.ok()) << key << ": " << value;
+      EXPECT_NE(read.status().message().find(key), std::string::npos)
+          << key << ": " << read.status().message();
+    }
+  }
+}
+
 // Members of a spec that no Llama has, each of which those words cannot say.
 TEST(CheckpointConfig, AModelThatTheseWordsDoNotSayIsDescribed) {
   const std::function<void(ModelSpec&)> changes[] = {
