@@ -109,6 +109,9 @@ Result<CalibrationTexts> ReadCalibrationTexts(const fs::path& model_dir,
   if (fs::is_regular_file(dataset, error)) {
     texts.origin = dataset;
     TANDEM_RETURN_IF_ERROR(ReadFile(dataset, sampler));
+  } else if (fs::exists(dataset, error)) {
+    return InvalidArgument(dataset +
+                           ": is no text file; give a file with a sample a line, or a .jsonl file");
   } else if (dataset.starts_with('/') || dataset.ends_with(".txt") || dataset.ends_with(".jsonl")) {
     return NotFound(dataset + ": there is no such file to calibrate with");
   } else {

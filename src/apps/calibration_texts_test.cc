@@ -68,6 +68,14 @@ TEST_F(ChatGlmTextsTest, ALongTextIsCutBeforeTheTokensThatEndAPrompt) {
   EXPECT_EQ(cut->samples[0], expected);
 }
 
+TEST_F(ChatGlmTextsTest, AFolderIsNoText) {
+  fs::create_directory(folder_ / "texts");
+  const auto read = ReadCalibrationTexts(
+      folder_, {.tokenizer_dir = {}, .dataset = folder_ / "texts", .size = 8, .longest = 512});
+  ASSERT_FALSE(read.ok());
+  EXPECT_THAT(std::string(read.status().message()), HasSubstr("texts: is no text file; give"));
+}
+
 TEST_F(ChatGlmTextsTest, AMessageAboutASampleNamesItsLineAndTheCut) {
   const auto texts = Read("\nHello world\n", 1);
   ASSERT_FALSE(texts.ok());

@@ -297,7 +297,8 @@ const Family* FindCheckpointFamily(const JsonFields& json, const std::string& ar
     known += (known.empty() ? "" : ", ") + std::string(family.trtllm_architecture);
   }
   json.Fail("architecture", "checkpoints of " + json.Shown("architecture") +
-                                " are not supported; supported are: " + known);
+                                " are not supported; supported are: " + known +
+                                "; give the Hugging Face folder instead");
   return nullptr;
 }
 
