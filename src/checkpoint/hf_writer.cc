@@ -1,5 +1,7 @@
 #include "checkpoint/hf_writer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -312,6 +314,14 @@ Status CheckHfFolder(const ModelSpec& spec, const ModelFolder& model) {
     const TensorSource source = SourceOf(*family, spec, id);
     if (source.expert) return refused("its folders keep all experts of a layer in one tensor");
     if (source.transposed) return refused("its folders keep matrices transposed");
+    const int64_t group = SchemeOf(spec, id.role, id.layer).block_columns;
+    const int64_t columns = RowOf(id.role).columns(spec, id.layer);
+    if (group > 0 && columns % group != 0) {
+      return refused(
+          fmt::format("the {} columns of {} are no multiple of the groups of {}, which "
+                      "the readers of these folders need",
+                      columns, source.name, group));
+    }
   }
   const auto written = ConfigText(model);
   return written.status().code() == Code::kUnimplemented ? refused(written.status().message())
