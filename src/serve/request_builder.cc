@@ -199,6 +199,10 @@ Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLi
   return {};
 }
 
+void AddOnce(int32_t id, std::vector<int32_t>& ids) {
+  if (std::ranges::count(ids, id) == 0) ids.push_back(id);
+}
+
 Status FillEnd(const TextRequest& text, const TextCodec& codec, Request& request) {
   if (text.end_id) {
     TANDEM_RETURN_IF_ERROR(CheckInteger("end_id", *text.end_id, -1, codec.vocab_size() - 1));
@@ -207,11 +211,14 @@ Status FillEnd(const TextRequest& text, const TextCodec& codec, Request& request
     request.end_ids = codec.end_ids();
   }
   if (text.ignore_eos) request.end_ids.clear();
+  for (const int32_t id : text.stop_token_ids) {
+    TANDEM_RETURN_IF_ERROR(CheckInteger("stop_token_ids", id, 0, codec.vocab_size() - 1));
+    AddOnce(id, request.end_ids);
+  }
   // A special token usually adds no text that could be matched: one that a stop string names
   // becomes an end id.
   for (const std::string& word : text.stop) {
-    const std::optional<int32_t> id = codec.SpecialToken(word);
-    if (id && std::ranges::count(request.end_ids, *id) == 0) request.end_ids.push_back(*id);
+    if (const std::optional<int32_t> id = codec.SpecialToken(word)) AddOnce(*id, request.end_ids);
   }
   return {};
 }

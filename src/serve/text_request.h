@@ -51,7 +51,9 @@ struct TextRequest {
   // matched on decoded text; the name of a special token is also matched by that token's id.
   std::vector<std::string> stop;
   std::vector<std::string> bad_words;
-  // The same for token ids; the tokens of a stop sequence are part of the answer.
+  // Tokens that end the answer and are not part of it, besides the model's; whatever ignore_eos is.
+  std::vector<int32_t> stop_token_ids;
+  // As `stop` and `bad_words` for token ids; the tokens of a stop sequence are part of the answer.
   std::vector<std::vector<int32_t>> stop_sequences;
   std::vector<std::vector<int32_t>> banned_sequences;
   std::vector<std::pair<int64_t, double>> logit_bias;     // token id, added value

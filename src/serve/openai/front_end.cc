@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,6 +11,7 @@
 #include "serve/generate_call.h"
 #include "serve/http/call_reply.h"
 #include "serve/openai/errors.h"
+#include "serve/openai/ignored_fields.h"
 #include "serve/openai/request.h"
 #include "serve/openai/response.h"
 #include "serve/unix_time.h"
@@ -19,10 +19,9 @@
 namespace tandem::serve::openai {
 namespace {
 
-std::string NewId(Endpoint endpoint) {
-  thread_local std::mt19937_64 random(std::random_device{}());
-  return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl",
-                     random(), random());
+// The answer's id is the request's, which the client may have chosen and the log names.
+std::string IdOf(Endpoint endpoint, const HttpRequest& request) {
+  return fmt::format("{}-{}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", request.id);
 }
 
 // One call, and its response or its chunks.
@@ -33,6 +32,8 @@ class ResponseSource final : public MessageSource {
         logprobs_(call.logprobs),
         include_usage_(call.include_usage),
         continuous_usage_(call.continuous_usage),
+        num_generated_(static_cast<size_t>(call.num_generated)),
+        num_wanted_(static_cast<size_t>(call.num_choices)),
         call_(std::move(generate)) {}
 
   CallNews Next(HttpHead&, std::vector<std::string>& messages, Status& error) override {
@@ -81,7 +82,9 @@ class ResponseSource final : public MessageSource {
     const CallUsage usage = call_->usage();
     const TextCodec& codec = call_->model().service->codec();
     if (!call_->is_streamed()) {
-      messages.push_back(FormatResponse(header_, call_->answers(), usage, logprobs_, codec));
+      messages.push_back(FormatResponse(header_,
+                                        BestChoices(call_->answers(), num_generated_, num_wanted_),
+                                        usage, logprobs_, codec));
       return;
     }
     if (include_usage_) {
@@ -106,22 +109,28 @@ class ResponseSource final : public MessageSource {
   const bool logprobs_;
   const bool include_usage_;
   const bool continuous_usage_;
+  const size_t num_generated_;  // choices of each prompt
+  const size_t num_wanted_;     // of them, that the client gets
   const std::unique_ptr<GenerateCall> call_;
   std::vector<Shown> shown_;  // [answers] of a stream
 };
 
-std::unique_ptr<Reply> Generate(const ModelRegistry& models, Endpoint endpoint,
-                                const HttpRequest& request, const std::function<void()>& wake) {
+std::unique_ptr<Reply> Generate(const ModelRegistry& models, IgnoredFields& ignored,
+                                Endpoint endpoint, const HttpRequest& request,
+                                const std::function<void()>& wake) {
   Result<Call> call = ParseCall(endpoint, request.body);
   if (!call.ok()) return ErrorReply(call.status());
   for (TextRequest& prompt : call->prompts) prompt.cache_key = request.caller;
   Result<ModelPtr> model = call->model.empty() ? models.Default() : models.Find(call->model);
   if (!model.ok()) return ErrorReply(model.status());
   const ReplyForm form = call->stream ? ReplyForm::kEvents : ReplyForm::kWhole;
-  ResponseHeader header{endpoint, NewId(endpoint), (*model)->name, UnixSeconds()};
+  ResponseHeader header{endpoint, IdOf(endpoint, request), (*model)->name, UnixSeconds()};
   auto generate = std::make_unique<GenerateCall>(*std::move(model), std::move(call->prompts), wake);
-  return MakeCallReply(
+  std::unique_ptr<Reply> reply = MakeCallReply(
       std::make_unique<ResponseSource>(*call, std::move(header), std::move(generate)), form);
+  if (call->ignored.empty()) return reply;
+  return AddHeader(std::move(reply), std::string(IgnoredFields::kHeader),
+                   ignored.Tell(call->ignored, request.id));
 }
 
 std::unique_ptr<Reply> DescribeModel(const ModelRegistry& models, const std::string& name) {
@@ -138,10 +147,11 @@ FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit) {
   front_end.format_error = [](int status, std::string_view message) {
     return FormatError(status, message);
   };
-  const auto generate = [&models](Endpoint endpoint) -> RouteFunction {
-    return [&models, endpoint](const HttpRequest& request, const PathValues&,
-                               const std::function<void()>& wake) {
-      return Generate(models, endpoint, request, wake);
+  const auto ignored = std::make_shared<IgnoredFields>();
+  const auto generate = [&models, ignored](Endpoint endpoint) -> RouteFunction {
+    return [&models, ignored, endpoint](const HttpRequest& request, const PathValues&,
+                                        const std::function<void()>& wake) {
+      return Generate(models, *ignored, endpoint, request, wake);
     };
   };
   front_end.routes = {

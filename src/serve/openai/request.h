@@ -1,6 +1,6 @@
 // The body of /v1/chat/completions or /v1/completions → text requests. A pure function; errors are
-// INVALID_ARGUMENT "field: sentence". Unknown members are ignored; a known member of a wrong type
-// is refused.
+// INVALID_ARGUMENT "field: sentence". Unknown members are named in `ignored`; a known member of a
+// wrong type is refused.
 #pragma once
 
 #include <string>
@@ -22,6 +22,9 @@ struct Call {
   bool include_usage = false;     // a last chunk with the usage figures
   bool continuous_usage = false;  // and in every chunk
   bool logprobs = false;
+  int64_t num_generated = 1;         // choices of each prompt
+  int64_t num_choices = 1;           // of them, the best, that the client gets
+  std::vector<std::string> ignored;  // members without effect
 };
 
 Result<Call> ParseCall(Endpoint endpoint, std::string_view body);

@@ -2,6 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <functional>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -152,10 +155,38 @@ void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
   writer.EndObject();
 }
 
+// An answer without tokens is the worst.
+double MeanLogprob(std::span<const TokenPiece> pieces) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const TokenPiece& piece : pieces) {
+    if (piece.token < 0) continue;
+    sum += piece.logprob;
+    ++count;
+  }
+  return count == 0 ? -std::numeric_limits<double>::infinity() : sum / static_cast<double>(count);
+}
+
 }  // namespace
 
-std::string FormatResponse(const ResponseHeader& header, const std::vector<TextChoice>& answers,
-                           const CallUsage& usage, bool logprobs, const TextCodec& codec) {
+std::vector<const TextChoice*> BestChoices(const std::vector<TextChoice>& answers, size_t generated,
+                                           size_t wanted) {
+  std::vector<const TextChoice*> best;
+  for (const TextChoice& answer : answers) best.push_back(&answer);
+  if (wanted == generated) return best;
+  std::vector<const TextChoice*> kept;
+  for (size_t first = 0; first < best.size(); first += generated) {
+    const auto of_prompt = std::span(best).subspan(first, generated);
+    std::ranges::stable_sort(of_prompt, std::ranges::greater(),
+                             [](const TextChoice* answer) { return MeanLogprob(answer->pieces); });
+    kept.insert(kept.end(), of_prompt.begin(), of_prompt.begin() + static_cast<ptrdiff_t>(wanted));
+  }
+  return kept;
+}
+
+std::string FormatResponse(const ResponseHeader& header,
+                           const std::vector<const TextChoice*>& answers, const CallUsage& usage,
+                           bool logprobs, const TextCodec& codec) {
   const bool is_chat = header.endpoint == Endpoint::kChat;
   std::string out;
   JsonWriter writer(out);
@@ -163,7 +194,7 @@ std::string FormatResponse(const ResponseHeader& header, const std::vector<TextC
   WriteHeader(header, is_chat ? "chat.completion" : "text_completion", writer);
   writer.Key("choices").BeginArray();
   for (size_t i = 0; i < answers.size(); ++i) {
-    const TextChoice& answer = answers[i];
+    const TextChoice& answer = *answers[i];
     writer.BeginObject().Key("index").Int(static_cast<int64_t>(i));
     if (is_chat) {
       writer.Key("message").BeginObject().Key("role").String("assistant");

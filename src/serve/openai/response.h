@@ -30,8 +30,15 @@ struct Choice {
   TextFinish finish = TextFinish::kNone;
 };
 
-std::string FormatResponse(const ResponseHeader& header, const std::vector<TextChoice>& answers,
-                           const CallUsage& usage, bool logprobs, const TextCodec& codec);
+// The choices that the client gets, `wanted` of the `generated` ones of each prompt: those whose
+// tokens have the highest mean log-probability, best first; all of them in their order if as many
+// are wanted.
+std::vector<const TextChoice*> BestChoices(const std::vector<TextChoice>& answers, size_t generated,
+                                           size_t wanted);
+
+std::string FormatResponse(const ResponseHeader& header,
+                           const std::vector<const TextChoice*>& answers, const CallUsage& usage,
+                           bool logprobs, const TextCodec& codec);
 
 // A stream chunk: text of one choice, or its end, or (without a choice) the usage figures.
 struct ChunkOptions {
