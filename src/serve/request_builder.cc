@@ -286,6 +286,8 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                                       std::min<int64_t>(limits.max_choices, engine.max_choices)));
   TANDEM_RETURN_IF_ERROR(CheckInteger("logprobs", text.num_top_logprobs, -1, kMaxTopLogprobs));
   TANDEM_RETURN_IF_ERROR(
+      CheckInteger("prompt_logprobs", text.num_prompt_logprobs, -1, kMaxTopLogprobs));
+  TANDEM_RETURN_IF_ERROR(
       CheckWords(text.names.stop, text.stop, limits.max_stop, limits.max_word_bytes));
   TANDEM_RETURN_IF_ERROR(
       CheckWords("bad_words", text.bad_words, limits.max_bad_words, limits.max_word_bytes));
@@ -313,6 +315,7 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   request.draft = text.draft;
   request.return_context_logits = text.return_context_logits;
   request.return_generation_logits = text.return_generation_logits;
+  request.num_prompt_logprobs = static_cast<int32_t>(text.num_prompt_logprobs);
   if (text.priority) request.priority = *text.priority;
   if (text.timeout) request.deadline = arrived + *text.timeout;
   TANDEM_RETURN_IF_ERROR(FillEnd(text, codec, request));

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -65,6 +66,9 @@ struct TextRequest {
   ExternalDraft draft;   // the client's own, verified after the prompt
   bool return_context_logits = false;
   bool return_generation_logits = false;
+  bool return_prompt = false;  // its text and tokens
+  // Of the prompt's tokens, as num_top_logprobs; needs return_prompt.
+  int64_t num_prompt_logprobs = -1;
   std::optional<double> priority;
   std::optional<Nanos> timeout;  // from its arrival at the service; includes time in queues
 
@@ -92,6 +96,13 @@ struct TokenPiece {
   LogitsRow logits;  // if the client asked for them: what the token was drawn from
 };
 
+// A prompt as the model reads it.
+struct PromptText {
+  std::string text;  // as it was given, else that of its tokens
+  // Its tokens. Log-probabilities are there if they were asked for; the first token has none: NaN.
+  std::vector<TokenPiece> pieces;
+};
+
 enum class TextFinish : uint8_t { kNone, kStop, kLength };
 // "stop", "length"; empty for kNone.
 std::string_view TextFinishName(TextFinish finish);
@@ -101,6 +112,7 @@ struct TextEvent {
   int32_t choice = 0;
   std::vector<TokenPiece> pieces;
   std::vector<LogitsRow> context_logits;  // of the prompt; in one event of choice 0, if asked for
+  std::shared_ptr<const PromptText> prompt;  // in the first event of choice 0, if asked for
   TextFinish finish = TextFinish::kNone;
   Usage usage;  // so far; complete when finish is set. output_tokens counts those shown
   Status error;
@@ -112,6 +124,7 @@ struct TextChoice {
   int32_t num_tokens = 0;  // of the text: without those of a stop string
   std::vector<TokenPiece> pieces;
   std::vector<LogitsRow> context_logits;
+  std::shared_ptr<const PromptText> prompt;
   TextFinish finish = TextFinish::kNone;
   Usage usage;
 

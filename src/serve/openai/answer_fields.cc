@@ -61,11 +61,33 @@ void ReadChoices(FieldReader& fields, Call& call, TextRequest& text) {
   text.num_top_logprobs = std::max<int64_t>(text.num_top_logprobs, 0);  // they decide
 }
 
+void ReadEcho(FieldReader& fields, Call& call, TextRequest& text) {
+  call.echo.prompt = fields.Boolean("echo").value_or(false);
+  if (call.echo.prompt && call.endpoint == Endpoint::kChat) {
+    return fields.Fail("echo",
+                       "true is for /v1/completions; a chat's prompt has no text of its own");
+  }
+  const std::optional<int64_t> prompt_logprobs = fields.Integer("prompt_logprobs");
+  call.echo.num_prompt_logprobs = prompt_logprobs.value_or(-1);
+  if (prompt_logprobs && (*prompt_logprobs < 0 || *prompt_logprobs > kMaxTopLogprobs)) {
+    return fields.Fail("prompt_logprobs", "must be an integer from 0 to 20");
+  }
+  if (prompt_logprobs && call.stream) {
+    return fields.Fail("prompt_logprobs", "cannot be streamed; use echo and logprobs");
+  }
+  text.num_prompt_logprobs = call.echo.num_prompt_logprobs;
+  if (call.echo.prompt && call.logprobs) {
+    text.num_prompt_logprobs = std::max(text.num_prompt_logprobs, text.num_top_logprobs);
+  }
+  text.return_prompt = call.echo.prompt || text.num_prompt_logprobs >= 0;
+}
+
 }  // namespace
 
 void ReadAnswerFields(FieldReader& fields, Call& call, TextRequest& text) {
   ReadStreamOptions(fields, call);
   ReadLogprobs(fields, call, text);
+  ReadEcho(fields, call, text);
   ReadChoices(fields, call, text);
   text.stream = call.stream;
 }

@@ -1,5 +1,5 @@
 // The fields of both routes that say what the answer holds: streaming, log-probabilities, how many
-// choices. Errors stay in the reader. Pure functions.
+// choices, what of the prompt. Errors stay in the reader. Pure functions.
 #pragma once
 
 #include "serve/field_reader.h"

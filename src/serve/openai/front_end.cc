@@ -30,6 +30,7 @@ class ResponseSource final : public MessageSource {
   ResponseSource(const Call& call, ResponseHeader header, std::unique_ptr<GenerateCall> generate)
       : header_(std::move(header)),
         logprobs_(call.logprobs),
+        echo_(call.echo),
         include_usage_(call.include_usage),
         continuous_usage_(call.continuous_usage),
         num_generated_(static_cast<size_t>(call.num_generated)),
@@ -57,17 +58,45 @@ class ResponseSource final : public MessageSource {
   struct Shown {
     size_t num_characters = 0;
     bool has_role = false;
+    bool has_prompt = false;
   };
 
+  // A choice may be ahead of its prompt, which comes with the first choice.
   void WriteEvent(TextEvent event, std::vector<std::string>& messages) {
-    shown_.resize(call_->answers().size());
-    Shown& shown = shown_[static_cast<size_t>(event.choice)];
+    if (!echo_.prompt) return WriteNews(event, messages);
+    early_.push_back(std::move(event));
+    for (TextEvent& news : std::exchange(early_, {})) {
+      const auto& prompt = call_->answers()[static_cast<size_t>(news.choice)].prompt;
+      if (prompt == nullptr) {
+        early_.push_back(std::move(news));
+        continue;
+      }
+      WritePrompt(news.choice, *prompt, messages);
+      WriteNews(news, messages);
+    }
+  }
+
+  void WritePrompt(int32_t index, const PromptText& prompt, std::vector<std::string>& messages) {
+    Shown& shown = ShownOf(index);
+    if (std::exchange(shown.has_prompt, true)) return;
+    Choice choice;
+    choice.index = index;
+    choice.text = prompt.text;
+    if (logprobs_) choice.pieces = prompt.pieces;
+    shown.num_characters = CountCharacters(choice.text);
+    messages.push_back(Chunk(choice, shown));
+  }
+
+  void WriteNews(const TextEvent& event, std::vector<std::string>& messages) {
+    Shown& shown = ShownOf(event.choice);
     Choice choice;
     choice.index = event.choice;
     choice.text_offset = shown.num_characters;
-    for (const TokenPiece& piece : event.pieces) choice.text += piece.text;
+    if (echo_.answer) {
+      for (const TokenPiece& piece : event.pieces) choice.text += piece.text;
+      if (logprobs_) choice.pieces = event.pieces;
+    }
     shown.num_characters += CountCharacters(choice.text);
-    if (logprobs_) choice.pieces = std::move(event.pieces);
     if (!choice.text.empty() || !choice.pieces.empty()) {
       messages.push_back(Chunk(choice, shown));
     }
@@ -78,13 +107,24 @@ class ResponseSource final : public MessageSource {
     messages.push_back(Chunk(last, shown));
   }
 
+  Shown& ShownOf(int32_t choice) {
+    shown_.resize(call_->answers().size());
+    return shown_[static_cast<size_t>(choice)];
+  }
+
+  CallUsage Usage() const {
+    CallUsage usage = call_->usage();
+    if (!echo_.answer) usage.completion_tokens = 0;
+    return usage;
+  }
+
   void WriteEnd(std::vector<std::string>& messages) const {
-    const CallUsage usage = call_->usage();
+    const CallUsage usage = Usage();
     const TextCodec& codec = call_->model().service->codec();
     if (!call_->is_streamed()) {
       messages.push_back(FormatResponse(header_,
                                         BestChoices(call_->answers(), num_generated_, num_wanted_),
-                                        usage, logprobs_, codec));
+                                        usage, logprobs_, echo_, codec));
       return;
     }
     if (include_usage_) {
@@ -99,7 +139,7 @@ class ResponseSource final : public MessageSource {
     ChunkOptions options;
     options.is_first = !std::exchange(shown.has_role, true);
     options.logprobs = logprobs_;
-    const CallUsage usage = continuous_usage_ ? call_->usage() : CallUsage();
+    const CallUsage usage = continuous_usage_ ? Usage() : CallUsage();
     options.usage = continuous_usage_ ? &usage : nullptr;
     options.null_usage = include_usage_;
     return FormatChunk(header_, &choice, options, call_->model().service->codec());
@@ -107,12 +147,14 @@ class ResponseSource final : public MessageSource {
 
   const ResponseHeader header_;
   const bool logprobs_;
+  const Echo echo_;
   const bool include_usage_;
   const bool continuous_usage_;
   const size_t num_generated_;  // choices of each prompt
   const size_t num_wanted_;     // of them, that the client gets
   const std::unique_ptr<GenerateCall> call_;
-  std::vector<Shown> shown_;  // [answers] of a stream
+  std::vector<Shown> shown_;      // [answers] of a stream
+  std::vector<TextEvent> early_;  // of choices whose prompt has not come yet
 };
 
 std::unique_ptr<Reply> Generate(const ModelRegistry& models, IgnoredFields& ignored,

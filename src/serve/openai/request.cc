@@ -36,9 +36,12 @@ void RefuseUnsupported(FieldReader& fields) {
       fields.Fail(name, "tools are not supported by this server");
     }
   }
-  if (const std::optional<bool> echo = fields.Boolean("echo"); echo && *echo) {
-    fields.Fail("echo", "true is not supported by this server");
-  }
+}
+
+// Without new tokens there is still a prompt to score: one is drawn and not shown.
+void ScoreOnly(Call& call, TextRequest& text) {
+  call.echo.answer = false;
+  text.max_tokens = 1;
 }
 
 // Everything but the prompt.
@@ -52,6 +55,7 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   if (!text.max_tokens && call.endpoint == Endpoint::kCompletions) {
     text.max_tokens = kDefaultMaxTokens;
   }
+  if (text.max_tokens == 0 && text.return_prompt) ScoreOnly(call, text);
   return text;
 }
 

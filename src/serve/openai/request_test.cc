@@ -65,6 +65,27 @@ TEST(OpenAiRequestTest, BestOfIsGeneratedAndNIsReturned) {
   EXPECT_EQ(prompts.status().field(), "best_of");
 }
 
+TEST(OpenAiRequestTest, EchoAsksForThePromptAndWithLogprobsForItsScores) {
+  const Result<Call> call = Read(R"("echo": true, "logprobs": 1, "max_tokens": 1)");
+  ASSERT_TRUE(call.ok()) << call.status().message();
+  const TextRequest& text = call->prompts.front();
+  EXPECT_TRUE(call->echo.prompt && call->echo.answer && text.return_prompt);
+  EXPECT_EQ(text.num_prompt_logprobs, 1);
+  EXPECT_EQ(Read(R"("echo": true)")->prompts.front().num_prompt_logprobs, -1);
+  EXPECT_FALSE(Read(R"("logprobs": 1)")->prompts.front().return_prompt);
+  const Result<Call> score = Read(R"("echo": true, "logprobs": 1, "max_tokens": 0)");
+  EXPECT_FALSE(score->echo.answer);
+  EXPECT_EQ(score->prompts.front().max_tokens, 1);
+  EXPECT_EQ(Read(R"("max_tokens": 0)")->prompts.front().max_tokens, 0);  // refused later
+  for (const char* bad : {R"("prompt_logprobs": -1)", R"("prompt_logprobs": 21)",
+                          R"("prompt_logprobs": 1, "stream": true)"}) {
+    EXPECT_EQ(Read(bad).status().field(), "prompt_logprobs") << bad;
+  }
+  const auto chat = ParseCall(Endpoint::kChat,
+                              R"({"messages": [{"role": "user", "content": "a"}], "echo": true})");
+  EXPECT_EQ(chat.status().field(), "echo");
+}
+
 TEST(OpenAiRequestTest, LowerPrioritiesRunFirst) {
   double last = 1;
   for (const char* level : {"-9223372036854775808", "-1000", "-1", "0", "1", "2", "1000000"}) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,8 @@ struct ResponseHeader {
 struct Choice {
   int64_t index = 0;
   std::string text;
-  std::vector<TokenPiece> pieces;  // for log-probabilities
-  size_t text_offset = 0;          // of the first piece, in characters of the answer's whole text
+  std::span<const TokenPiece> pieces;  // for log-probabilities
+  size_t text_offset = 0;  // of the first piece, in characters of the answer's whole text
   TextFinish finish = TextFinish::kNone;
 };
 
@@ -38,7 +39,7 @@ std::vector<const TextChoice*> BestChoices(const std::vector<TextChoice>& answer
 
 std::string FormatResponse(const ResponseHeader& header,
                            const std::vector<const TextChoice*>& answers, const CallUsage& usage,
-                           bool logprobs, const TextCodec& codec);
+                           bool logprobs, const Echo& echo, const TextCodec& codec);
 
 // A stream chunk: text of one choice, or its end, or (without a choice) the usage figures.
 struct ChunkOptions {
