@@ -123,31 +123,6 @@ std::string_view Beginning(std::string_view text, size_t bytes) {
   return text.substr(0, bytes);
 }
 
-Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
-                                          const EngineLimits& engine) {
-  if (text.tokens) {
-    if (text.tokens->empty()) return FieldError(text.names.prompt, "must not be empty");
-    for (const int32_t token : *text.tokens) {
-      if (token < 0 || token >= codec.vocab_size()) {
-        return FieldError(text.names.prompt,
-                          fmt::format("token id {} is outside the vocabulary (0 to {})", token,
-                                      codec.vocab_size() - 1));
-      }
-    }
-    return *text.tokens;
-  }
-  if (text.messages) {
-    const Result<std::string> rendered = codec.RenderChat(*text.messages);
-    if (!rendered.ok()) return AtField("messages", rendered.status());
-    if (rendered->empty()) return FieldError("messages", "must not be empty");
-    // The template has written the special tokens.
-    return TokenizePrompt("messages", *rendered, /*add_special_tokens=*/false, codec, engine);
-  }
-  const std::string_view prompt = text.text ? std::string_view(*text.text) : std::string_view();
-  if (prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
-  return TokenizePrompt(text.names.prompt, prompt, text.add_special_tokens, codec, engine);
-}
-
 Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Request& request) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   TANDEM_RETURN_IF_ERROR(CheckInputLength(text, prompt_tokens, engine));
@@ -275,6 +250,35 @@ Result<std::vector<int32_t>> TokenizePrompt(std::string_view field, std::string_
   Result<std::vector<int32_t>> tokens = codec.Encode(text, add_special_tokens);
   if (!tokens.ok()) return AtField(field, tokens.status());
   return tokens;
+}
+
+Status CheckTokens(std::string_view field, std::span<const int32_t> tokens,
+                   const TextCodec& codec) {
+  const int32_t vocab = codec.vocab_size();
+  const auto beyond =
+      std::ranges::find_if(tokens, [vocab](int32_t token) { return token < 0 || token >= vocab; });
+  if (beyond == tokens.end()) return {};
+  return FieldError(
+      field, fmt::format("token id {} is outside the vocabulary (0 to {})", *beyond, vocab - 1));
+}
+
+Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
+                                          const EngineLimits& engine) {
+  if (text.tokens) {
+    if (text.tokens->empty()) return FieldError(text.names.prompt, "must not be empty");
+    TANDEM_RETURN_IF_ERROR(CheckTokens(text.names.prompt, *text.tokens, codec));
+    return *text.tokens;
+  }
+  if (text.messages) {
+    const Result<std::string> rendered = codec.RenderChat(*text.messages);
+    if (!rendered.ok()) return AtField("messages", rendered.status());
+    if (rendered->empty()) return FieldError("messages", "must not be empty");
+    // The template has written the special tokens.
+    return TokenizePrompt("messages", *rendered, /*add_special_tokens=*/false, codec, engine);
+  }
+  const std::string_view prompt = text.text ? std::string_view(*text.text) : std::string_view();
+  if (prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
+  return TokenizePrompt(text.names.prompt, prompt, text.add_special_tokens, codec, engine);
 }
 
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,

@@ -14,6 +14,7 @@
 #include "serve/openai/ignored_fields.h"
 #include "serve/openai/request.h"
 #include "serve/openai/response.h"
+#include "serve/openai/tokenizer_routes.h"
 #include "serve/unix_time.h"
 
 namespace tandem::serve::openai {
@@ -182,7 +183,7 @@ std::unique_ptr<Reply> DescribeModel(const ModelRegistry& models, const std::str
 
 }  // namespace
 
-FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit) {
+FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit, std::string_view version) {
   FrontEnd front_end;
   front_end.name = "openai";
   front_end.body_limit = body_limit;
@@ -205,7 +206,10 @@ FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit) {
        [&models](const HttpRequest&, const PathValues& values, const auto&) {
          return DescribeModel(models, values[0]);
        }},
+      {"GET", "/version",
+       [text = FormatVersion(version)](auto&&...) { return MakeReply(200, text); }},
   };
+  for (Route& route : TokenizerRoutes(models)) front_end.routes.push_back(std::move(route));
   return front_end;
 }
 

@@ -44,6 +44,15 @@ void ScoreOnly(Call& call, TextRequest& text) {
   text.max_tokens = 1;
 }
 
+void ReadSpecialTokens(FieldReader& fields, const Call& call, TextRequest& text) {
+  const bool is_chat = call.endpoint == Endpoint::kChat;
+  const bool adds = fields.Boolean("add_special_tokens").value_or(!is_chat);
+  if (is_chat && adds) {
+    fields.Fail("add_special_tokens", "true is not supported: the chat template writes them");
+  }
+  text.add_special_tokens = adds;
+}
+
 // Everything but the prompt.
 TextRequest ReadOptions(FieldReader& fields, Call& call) {
   TextRequest text;
@@ -52,6 +61,7 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   RefuseUnsupported(fields);
   ReadGenerationFields(fields, text);
   CheckOtherFields(fields);
+  ReadSpecialTokens(fields, call, text);
   if (!text.max_tokens && call.endpoint == Endpoint::kCompletions) {
     text.max_tokens = kDefaultMaxTokens;
   }

@@ -25,16 +25,6 @@ bool IsUtf8(std::string_view bytes) {
   return true;
 }
 
-// A token as a key of an object: tokens that are parts of a character must stay distinct.
-std::string TokenKey(const TextCodec& codec, int32_t token) {
-  std::string bytes = codec.TokenBytes(token);
-  if (IsUtf8(bytes)) return bytes;
-  std::string key = "bytes:";
-  for (const char c : bytes)
-    fmt::format_to(std::back_inserter(key), "\\x{:02x}", static_cast<uint8_t>(c));
-  return key;
-}
-
 void WriteChatToken(const TextCodec& codec, int32_t token, float logprob, JsonWriter& writer) {
   const std::string bytes = codec.TokenBytes(token);
   writer.Key("token").String(bytes).Key("logprob").Float(logprob).Key("bytes").BeginArray();
@@ -68,7 +58,7 @@ void WriteTopDictionary(const TokenPiece& piece, const TextCodec& codec, JsonWri
   }
   std::vector<std::string> keys;
   const auto write = [&](int32_t token, float logprob) {
-    std::string key = TokenKey(codec, token);
+    std::string key = TokenName(codec, token);
     if (std::ranges::count(keys, key) > 0) return;
     writer.Key(key).Float(logprob);
     keys.push_back(std::move(key));
@@ -100,7 +90,7 @@ void WriteCompletionLogprobs(std::initializer_list<PieceRun> runs, const TextCod
     }
   }
   writer.Key("logprobs").BeginObject().Key("tokens").BeginArray();
-  for (const TokenPiece* piece : tokens) writer.String(TokenKey(codec, piece->token));
+  for (const TokenPiece* piece : tokens) writer.String(TokenName(codec, piece->token));
   writer.EndArray().Key("token_logprobs").BeginArray();
   for (const TokenPiece* piece : tokens) writer.Float(piece->logprob);
   writer.EndArray().Key("top_logprobs").BeginArray();
@@ -227,6 +217,15 @@ double MeanLogprob(std::span<const TokenPiece> pieces) {
 
 }  // namespace
 
+std::string TokenName(const TextCodec& codec, int32_t token) {
+  std::string bytes = codec.TokenBytes(token);
+  if (IsUtf8(bytes)) return bytes;
+  std::string name = "bytes:";
+  for (const char c : bytes)
+    fmt::format_to(std::back_inserter(name), "\\x{:02x}", static_cast<uint8_t>(c));
+  return name;
+}
+
 std::vector<const TextChoice*> BestChoices(const std::vector<TextChoice>& answers, size_t generated,
                                            size_t wanted) {
   std::vector<const TextChoice*> best;
@@ -312,6 +311,12 @@ std::string FormatModel(const Model& model) {
   std::string out;
   JsonWriter writer(out);
   WriteModel(model, writer);
+  return out;
+}
+
+std::string FormatVersion(std::string_view version) {
+  std::string out;
+  JsonWriter(out).BeginObject().Key("version").String(version).EndObject();
   return out;
 }
 

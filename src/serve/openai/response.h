@@ -31,6 +31,9 @@ struct Choice {
   TextFinish finish = TextFinish::kNone;
 };
 
+// A token as a string: tokens that are parts of a character ("bytes:\\xc3") stay distinct.
+std::string TokenName(const TextCodec& codec, int32_t token);
+
 // The choices that the client gets, `wanted` of the `generated` ones of each prompt: those whose
 // tokens have the highest mean log-probability, best first; all of them in their order if as many
 // are wanted.
@@ -53,5 +56,6 @@ std::string FormatChunk(const ResponseHeader& header, const Choice* choice,
 
 std::string FormatModels(const std::vector<ModelPtr>& models);
 std::string FormatModel(const Model& model);
+std::string FormatVersion(std::string_view version);
 
 }  // namespace tandem::serve::openai
