@@ -62,10 +62,9 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   ReadGenerationFields(fields, text);
   CheckOtherFields(fields);
   ReadSpecialTokens(fields, call, text);
-  if (!text.max_tokens && call.endpoint == Endpoint::kCompletions) {
-    text.max_tokens = kDefaultMaxTokens;
-  }
-  if (text.max_tokens == 0 && text.return_prompt) ScoreOnly(call, text);
+  const bool is_completion = call.endpoint == Endpoint::kCompletions;
+  if (!text.max_tokens && is_completion) text.max_tokens = kDefaultMaxTokens;
+  if (text.max_tokens == 0 && text.return_prompt && is_completion) ScoreOnly(call, text);
   return text;
 }
 

@@ -84,6 +84,11 @@ TEST(OpenAiRequestTest, EchoAsksForThePromptAndWithLogprobsForItsScores) {
   const auto chat = ParseCall(Endpoint::kChat,
                               R"({"messages": [{"role": "user", "content": "a"}], "echo": true})");
   EXPECT_EQ(chat.status().field(), "echo");
+  const auto scored_chat = ParseCall(
+      Endpoint::kChat,
+      R"({"messages": [{"role": "user", "content": "a"}], "max_tokens": 0, "prompt_logprobs": 1})");
+  ASSERT_TRUE(scored_chat.ok());
+  EXPECT_EQ(scored_chat->prompts.front().max_tokens, 0);  // an answer is part of a chat
 }
 
 TEST(OpenAiRequestTest, LowerPrioritiesRunFirst) {

@@ -259,6 +259,40 @@ TEST(ServerTest, AnAnswerThatIsNoStreamHasNoComments) {
   EXPECT_TRUE(response->body.starts_with("{")) << response->body;
 }
 
+TEST(ServerTest, AnEchoBeginsEveryChoiceOfAStreamAlsoOneThatIsAheadOfIt) {
+  FakeEngineOptions engine;
+  engine.last_sequence_first = true;
+  TestServer server(std::move(engine));
+  HttpClient client = server.Client();
+  ASSERT_TRUE(client
+                  .OpenStream(kCompletions,
+                              R"({"prompt":["tandem","emoji"],"n":3,"max_tokens":4,"echo":true,)"
+                              R"("logprobs":0,"stream":true})")
+                  .ok());
+  std::vector<std::string> texts(6);
+  std::vector<std::vector<int64_t>> offsets(6);
+  while (true) {
+    const Result<std::optional<std::string>> event = client.NextEvent();
+    ASSERT_TRUE(event.ok() && event->has_value());
+    if (**event == "[DONE]") break;
+    const Result<Json> json = ParseJson(**event);
+    for (const Json& choice : *json->Find("choices")->AsArray()) {
+      const auto index = static_cast<size_t>(*choice.Find("index")->AsInt());
+      texts[index] += *choice.Find("text")->AsString();
+      const Json& logprobs = *choice.Find("logprobs");
+      if (logprobs.is_null()) continue;
+      for (const Json& offset : *logprobs.Find("text_offset")->AsArray()) {
+        offsets[index].push_back(*offset.AsInt());
+      }
+    }
+  }
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(texts[i], i < 3 ? "tandemOne " : "emojih\xC3\xA9l");
+    EXPECT_TRUE(std::ranges::is_sorted(offsets[i]));
+    EXPECT_EQ(offsets[i].size(), i < 3 ? 11u : 10u);
+  }
+}
+
 TEST(ServerTest, AnAnswersIdIsItsRequests) {
   TestServer server;
   const auto response = server.Client().Post("/v1/completions", Completion("tandem", 3, false),

@@ -180,12 +180,14 @@ void FakeEngine::Run() {
 
 void FakeEngine::StepLocked() {
   ++totals_.steps;
+  if (options_.last_sequence_first) std::ranges::reverse(sequences_);
   for (Sequence& sequence : sequences_) {
     if (paused_ && !sequence.cancelled) continue;
     events_.push_back(Advance(sequence));
     totals_.output_tokens += static_cast<int64_t>(events_.back().tokens.size());
     if (events_.back().finish != FinishReason::kNone) sequence.max_tokens = 0;
   }
+  if (options_.last_sequence_first) std::ranges::reverse(sequences_);
   std::erase_if(sequences_, [](const Sequence& s) { return s.max_tokens == 0; });
 }
 

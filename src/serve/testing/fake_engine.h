@@ -34,6 +34,7 @@ struct FakeEngineOptions {
   EngineLimits limits{
       .max_seq_len = 2048, .max_input_len = 2048, .max_choices = 64, .max_queue_size = 256};
   Nanos step{0};                                            // time between tokens of a sequence
+  bool last_sequence_first = false;                         // the order of a step's events
   std::function<Script(const std::string& prompt)> script;  // by default: DefaultScript
 };
 
