@@ -40,6 +40,7 @@ Status Serve(const OptionValues& values, const ServeOptions& options, Console& c
   TANDEM_RETURN_IF_ERROR(SetTritonLog(values));
   NameLegacyOptions(values, LegacyServeRows());
   TANDEM_ASSIGN_OR_RETURN(serve::ServerOptions server_options, ServerOptionsFrom(values, options));
+  server_options.version = Version();
   server_options.on_shutdown = [&](int requests) {
     SayShutdown(server_options, requests, console);
   };

@@ -77,6 +77,13 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
            .group = kServer,
            .min = 1,
            .max = 1 << 20}),
+      Sets<[](ServerOptions& o) -> auto& { return o.http.limits.keep_alive_interval; }>(
+          {.name = "sse_keep_alive",
+           .meaning = "Seconds without a byte of a stream after which a comment is sent, so that "
+                      "no proxy closes it; 0: never",
+           .group = kServer,
+           .min = 0,
+           .max = 86400}),
       Sets<&ServerOptions::shutdown_timeout>(
           {.name = "shutdown_timeout",
            .meaning = "Seconds that running requests get after SIGTERM",

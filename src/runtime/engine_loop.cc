@@ -234,19 +234,37 @@ void EngineLoop::CommitSequence(Sequence& sequence, const SequencePlan& planned,
   }
 }
 
-// Copies the step's logits for the client: those of the prompt tokens that it computed, and one row
-// for each token shown.
+// Reads the step's logits for the client: copies or scores those of the prompt tokens that it
+// computed, and copies one row for each token shown.
 void EngineLoop::TakeLogits(Sequence& sequence, const SequencePlan& planned,
-                            const SequenceResult& result, int32_t shown) const {
+                            const SequenceResult& result, int32_t shown) {
+  const auto logits = [&](int32_t index) {
+    return std::span(result_.kept + (result.first_kept + index) * vocab_size_,
+                     static_cast<size_t>(vocab_size_));
+  };
   const auto row = [&](int32_t index) {
-    const float* const begin = result_.kept + (result.first_kept + index) * vocab_size_;
-    return LogitsRow(begin, begin + vocab_size_);
+    const std::span<const float> values = logits(index);
+    return LogitsRow(values.begin(), values.end());
   };
   const int32_t context = planned.keeps_context ? planned.target_tokens : 0;
-  for (int32_t i = 0; i < context; ++i) sequence.context_logits.push_back(row(i));
+  for (int32_t i = 0; i < context; ++i) {
+    if (sequence.request().return_context_logits) sequence.context_logits.push_back(row(i));
+    if (sequence.request().num_prompt_logprobs >= 0) ScorePrompt(sequence, logits(i));
+  }
   if (!planned.keeps_drawn) return;
   const int32_t first_drawn = std::max(context - 1, 0);  // the last row of the range
   for (int32_t i = 0; i < shown; ++i) sequence.drawn_logits.push_back(row(first_drawn + i));
+}
+
+// `logits` follow the prompt's tokens scored so far.
+void EngineLoop::ScorePrompt(Sequence& sequence, std::span<const float> logits) {
+  const Request& request = sequence.request();
+  std::vector<SampledToken>& scored = sequence.prompt_logprobs;
+  if (scored.empty()) scored.emplace_back().token = request.prompt.front();
+  if (scored.size() == request.prompt.size()) return;  // those that the first token is drawn from
+  if (scorer_ == nullptr) scorer_ = std::make_unique<PromptScorer>();
+  const int32_t next = request.prompt[scored.size()];
+  scored.push_back(scorer_->Score(logits, next, request.num_prompt_logprobs));
 }
 
 // The sequence is not planned again; its blocks are released when no step in flight names it.
@@ -268,14 +286,18 @@ void EngineLoop::Emit() {
   for (const Change& change : changes_) {
     Sequence& sequence = *change.sequence;
     // Incomplete logits of a prompt end with their sequence.
-    const bool has_context =
-        static_cast<int32_t>(sequence.context_logits.size()) == sequence.prompt_tokens();
+    const auto is_complete = [&](const auto& rows) {
+      return static_cast<int32_t>(rows.size()) == sequence.prompt_tokens();
+    };
+    const bool has_context = is_complete(sequence.context_logits);
+    const bool has_scores = is_complete(sequence.prompt_logprobs);
     postings_.push_back({.mailbox = sequence.mailbox,
                          .tokens = std::span(result_.tokens)
                                        .subspan(static_cast<size_t>(change.first_token),
                                                 static_cast<size_t>(change.num_tokens)),
                          .context_logits = has_context ? &sequence.context_logits : nullptr,
                          .drawn_logits = &sequence.drawn_logits,
+                         .prompt_logprobs = has_scores ? &sequence.prompt_logprobs : nullptr,
                          .usage = &sequence.usage,
                          .finish = sequence.finish,
                          .error = &sequence.error});

@@ -11,6 +11,7 @@
 #include "runtime/engine_parts.h"
 #include "runtime/engine_stats.h"
 #include "runtime/event_queue.h"
+#include "runtime/execution/prompt_scorer.h"
 #include "runtime/inbox.h"
 #include "runtime/scheduling/scheduler.h"
 #include "runtime/speculation/speculation.h"
@@ -54,7 +55,8 @@ class EngineLoop {
   void CommitSequence(Sequence& sequence, const SequencePlan& planned, const SequenceResult& result,
                       Nanos now);
   void TakeLogits(Sequence& sequence, const SequencePlan& planned, const SequenceResult& result,
-                  int32_t shown) const;
+                  int32_t shown);
+  void ScorePrompt(Sequence& sequence, std::span<const float> logits);
   void End(Sequence& sequence, FinishReason reason);
   void Fail(const Status& why);
   void FailOpen();
@@ -74,6 +76,7 @@ class EngineLoop {
   Speculation speculation_;
   Scheduler scheduler_;
   const std::unique_ptr<Executor> executor_;
+  std::unique_ptr<PromptScorer> scorer_;  // made for the first prompt that is scored
   const std::shared_ptr<Turns> turns_;
 
   std::vector<std::unique_ptr<Sequence>> sequences_;  // open ones, in the order of their arrival

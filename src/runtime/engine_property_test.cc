@@ -72,6 +72,7 @@ class EnginePropertyTest : public testing::TestWithParam<int> {
     if (Random(0, 5) == 0) request.cache_key = "other";
     request.return_context_logits = Random(0, 3) == 0;
     request.return_generation_logits = Random(0, 3) == 0;
+    if (Random(0, 3) == 0) request.num_prompt_logprobs = Random(0, 3);
     return request;
   }
 
@@ -180,6 +181,8 @@ TEST_P(EnginePropertyTest, HoldsUnderRandomTraffic) {
       if (drew) {
         EXPECT_EQ(output.context_logits.size(),
                   item.request.return_context_logits && c == 0 ? item.request.prompt.size() : 0);
+        EXPECT_EQ(output.prompt_logprobs.size(),
+                  item.request.num_prompt_logprobs >= 0 && c == 0 ? item.request.prompt.size() : 0);
       }
       EXPECT_EQ(output.generation_logits.size(),
                 item.request.return_generation_logits ? output.tokens.size() : 0);

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <limits>
 #include <string>
@@ -172,6 +173,39 @@ void ExpectLogits(const FormulaModel& target, const Request& request, const Outp
   EXPECT_TRUE(output.generation_logits == rows);
 }
 
+void ExpectPromptLogprobs(const FormulaModel& target, const Request& request,
+                          const Output& output) {
+  ASSERT_EQ(output.prompt_logprobs.size(), request.prompt.size());
+  const FormulaPass model(target, 1);
+  std::vector<int32_t> context;
+  for (size_t i = 0; i < request.prompt.size(); ++i) {
+    const SampledToken& scored = output.prompt_logprobs[i];
+    EXPECT_EQ(scored.token, request.prompt[i]);
+    EXPECT_EQ(std::isnan(scored.logprob), i == 0);
+    EXPECT_EQ(scored.num_top, i == 0 ? 0 : request.num_prompt_logprobs);
+    if (i > 0) {
+      const LogitsRow logits = model.Logits(context);
+      double sum = 0;
+      for (const float logit : logits) sum += std::exp(double{logit});
+      const auto logprob = [&](int32_t token) {
+        return double{logits[static_cast<size_t>(token)]} - std::log(sum);
+      };
+      EXPECT_NEAR(scored.logprob, logprob(scored.token), 1e-4);
+      for (int32_t top = 0; top < scored.num_top; ++top) {
+        EXPECT_NEAR(scored.top_logprobs[top], logprob(scored.top_ids[top]), 1e-4);
+        EXPECT_TRUE(top == 0 || scored.top_logprobs[top] <= scored.top_logprobs[top - 1]);
+        // Clients find out by equality whether the prompt's token is the likeliest.
+        EXPECT_TRUE(scored.top_ids[top] != scored.token ||
+                    scored.top_logprobs[top] == scored.logprob);
+      }
+      if (scored.num_top > 0) {
+        EXPECT_EQ(logits[static_cast<size_t>(scored.top_ids[0])], std::ranges::max(logits));
+      }
+    }
+    context.push_back(request.prompt[i]);
+  }
+}
+
 struct LogitsCase {
   std::string name;
   std::function<void(TestSetup&)> change;
@@ -195,6 +229,7 @@ class ReturnedLogitsTest : public testing::TestWithParam<std::tuple<LogitsCase, 
       if (i == 5) request.num_choices = 3;
       request.return_context_logits = i % 3 != 2;
       request.return_generation_logits = i % 4 != 3;
+      if (i % 2 == 1) request.num_prompt_logprobs = i % 5;
       requests.push_back(std::move(request));
     }
     return requests;
@@ -214,7 +249,10 @@ TEST_P(ReturnedLogitsTest, AreTheTargetsRawLogits) {
         SCOPED_TRACE(testing::Message() << "request " << i << " choice " << c);
         const bool has_context = requests[i].return_context_logits && c == 0;
         ExpectLogits(setup_.target, requests[i], outputs[i][c], has_context);
-        if (has_context) {
+        const bool is_scored = requests[i].num_prompt_logprobs >= 0 && c == 0;
+        if (is_scored) ExpectPromptLogprobs(setup_.target, requests[i], outputs[i][c]);
+        EXPECT_TRUE(is_scored || outputs[i][c].prompt_logprobs.empty());
+        if (has_context || is_scored) {
           EXPECT_EQ(outputs[i][c].usage.cached_tokens, 0);
         }
       }
@@ -235,6 +273,7 @@ TEST_P(ReturnedLogitsTest, ChangeNoToken) {
   const auto with = RunRequests(*engine, requests);
   for (Request& request : requests) {
     request.return_context_logits = request.return_generation_logits = false;
+    request.num_prompt_logprobs = -1;
   }
   const auto without = RunRequests(*plain, requests);
   for (size_t i = 0; i < with.size(); ++i) {
@@ -246,6 +285,7 @@ TEST_P(ReturnedLogitsTest, ACancelledRequestHasARowForEachOfItsTokens) {
   const auto engine = MakeTestEngine(setup_, clock_);
   Request request = SimpleRequest(CountingPrompt(30, 1), 100);
   request.return_context_logits = request.return_generation_logits = true;
+  request.num_prompt_logprobs = 2;
   for (const int steps : {1, 6, 20}) {
     const RequestId id = *engine->Submit(request);
     for (int i = 0; i < steps; ++i) engine->Step();
@@ -257,6 +297,7 @@ TEST_P(ReturnedLogitsTest, ACancelledRequestHasARowForEachOfItsTokens) {
     const Output& output = outputs[{id, 0}];
     EXPECT_EQ(output.finish, FinishReason::kCancelled);
     ExpectLogits(setup_.target, request, output, !output.tokens.empty());
+    EXPECT_EQ(output.prompt_logprobs.size(), output.tokens.empty() ? 0 : request.prompt.size());
   }
 }
 
@@ -282,6 +323,19 @@ INSTANTIATE_TEST_SUITE_P(
     [](const testing::TestParamInfo<std::tuple<LogitsCase, int32_t>>& info) {
       return std::get<0>(info.param).name + "_" + std::to_string(std::get<1>(info.param));
     });
+
+TEST_F(EngineTest, LogprobsOfAPromptTakeNoRoomForItsLogits) {
+  setup_.options.max_logits_bytes = 40 * sizeof(SampledToken);
+  Make();
+  Request request = SimpleRequest(CountingPrompt(40, 1), 3);
+  request.num_prompt_logprobs = 5;
+  EXPECT_EQ(RunOne(request).prompt_logprobs.size(), 40u);
+  request.prompt = CountingPrompt(41, 1);
+  EXPECT_THAT(Refusal(request), HasSubstr("prompt_logprobs: "));
+  request.prompt = CountingPrompt(40, 1);
+  request.num_prompt_logprobs = 21;
+  EXPECT_THAT(Refusal(request), HasSubstr("prompt_logprobs"));
+}
 
 TEST_F(EngineTest, RefusesLogitsBeyondTheBoundWithTheirBytes) {
   setup_.options.max_logits_bytes = 100 * 48 * 4;

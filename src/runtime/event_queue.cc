@@ -16,7 +16,8 @@ namespace {
 constexpr size_t kInitialTokens = 32;
 
 // Appends and leaves `from` empty.
-void Move(std::vector<LogitsRow>& from, std::vector<LogitsRow>& to) {
+template <typename T>
+void Move(std::vector<T>& from, std::vector<T>& to) {
   std::ranges::move(from, std::back_inserter(to));
   from.clear();
 }
@@ -59,6 +60,7 @@ Status EventQueue::Open(RequestId request, int32_t count, std::vector<int32_t>& 
     event.tokens.reserve(kInitialTokens);
     event.context_logits.clear();
     event.generation_logits.clear();
+    event.prompt_logprobs.clear();
     mailboxes.push_back(index);
   }
   return {};
@@ -90,6 +92,7 @@ bool EventQueue::PushLocked(const Posting& posting) {
   box.event.tokens.insert(box.event.tokens.end(), posting.tokens.begin(), posting.tokens.end());
   if (posting.context_logits != nullptr) Move(*posting.context_logits, box.event.context_logits);
   if (posting.drawn_logits != nullptr) Move(*posting.drawn_logits, box.event.generation_logits);
+  if (posting.prompt_logprobs != nullptr) Move(*posting.prompt_logprobs, box.event.prompt_logprobs);
   box.event.usage = *posting.usage;
   box.event.finish = posting.finish;
   box.event.error = *posting.error;
@@ -105,6 +108,7 @@ bool EventQueue::Pop(Event& event, Nanos timeout) {
   event.tokens.reserve(kInitialTokens);
   event.context_logits.clear();
   event.generation_logits.clear();
+  event.prompt_logprobs.clear();
   MutexLock lock(mutex_);
   if (!ready_.WaitFor(lock, timeout, [this]() TANDEM_REQUIRES(mutex_) { return queued_ > 0; }))
     return false;

@@ -21,8 +21,9 @@ namespace tandem {
 struct Posting {
   int32_t mailbox = 0;
   std::span<const SampledToken> tokens;
-  std::vector<LogitsRow>* context_logits = nullptr;  // moved from, unless null
-  std::vector<LogitsRow>* drawn_logits = nullptr;    // likewise
+  std::vector<LogitsRow>* context_logits = nullptr;      // moved from, unless null
+  std::vector<LogitsRow>* drawn_logits = nullptr;        // likewise
+  std::vector<SampledToken>* prompt_logprobs = nullptr;  // likewise
   const Usage* usage = nullptr;
   FinishReason finish = FinishReason::kNone;  // other than kNone: the mailbox's last event
   const Status* error = nullptr;

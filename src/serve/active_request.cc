@@ -27,6 +27,7 @@ void ActiveRequest::AddLocked(TextEvent event) {
     waiting.pieces.insert(waiting.pieces.end(), std::make_move_iterator(event.pieces.begin()),
                           std::make_move_iterator(event.pieces.end()));
     if (!event.context_logits.empty()) waiting.context_logits = std::move(event.context_logits);
+    if (event.prompt != nullptr) waiting.prompt = std::move(event.prompt);
     waiting.finish = event.finish;
     waiting.usage = event.usage;
     return;

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <vector>
 
 #include "base/clock.h"
@@ -49,6 +50,7 @@ struct ActiveRequest {
   // Pump thread, once submitted.
   std::vector<Choice> choices;
   int num_landed = 0;
+  std::shared_ptr<PromptText> prompt;  // waits for the first event of choice 0; null: not asked for
 
   // Mailbox.
   mutable Mutex mutex;

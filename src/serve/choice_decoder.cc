@@ -4,6 +4,18 @@
 
 namespace tandem::serve {
 
+TokenPiece PieceOf(const SampledToken& token, std::string text) {
+  TokenPiece piece;
+  piece.token = token.token;
+  piece.text = std::move(text);
+  piece.logprob = token.logprob;
+  piece.top.reserve(static_cast<size_t>(token.num_top));
+  for (int32_t i = 0; i < token.num_top; ++i) {
+    piece.top.push_back({token.top_ids[i], token.top_logprobs[i]});
+  }
+  return piece;
+}
+
 ChoiceDecoder::ChoiceDecoder(std::unique_ptr<TextCodec::Decoder> decoder,
                              std::shared_ptr<const StopStrings> stops)
     : decoder_(std::move(decoder)) {
@@ -13,15 +25,9 @@ ChoiceDecoder::ChoiceDecoder(std::unique_ptr<TextCodec::Decoder> decoder,
 bool ChoiceDecoder::Push(const SampledToken& token, LogitsRow logits,
                          std::vector<TokenPiece>& out) {
   ++num_tokens_;
-  TokenPiece piece;
-  piece.token = token.token;
-  if (decoder_ != nullptr) piece.text = decoder_->Push(token.token);
-  piece.logprob = token.logprob;
+  TokenPiece piece =
+      PieceOf(token, decoder_ == nullptr ? std::string() : decoder_->Push(token.token));
   piece.logits = std::move(logits);
-  piece.top.reserve(static_cast<size_t>(token.num_top));
-  for (int32_t i = 0; i < token.num_top; ++i) {
-    piece.top.push_back({token.top_ids[i], token.top_logprobs[i]});
-  }
   if (!matcher_) {
     out.push_back(std::move(piece));
     return false;

@@ -16,6 +16,9 @@
 
 namespace tandem::serve {
 
+// A drawn or scored token as a piece of `text`.
+TokenPiece PieceOf(const SampledToken& token, std::string text);
+
 class ChoiceDecoder {
  public:
   // Without a decoder pieces have no text; `stops` may be null.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 namespace tandem::serve {
 
 void FieldReader::Fail(std::string_view name, std::string_view sentence) {
@@ -13,8 +15,19 @@ void FieldReader::WrongType(std::string_view name, std::string_view wanted, cons
 }
 
 const Json* FieldReader::Get(std::string_view name) const {
+  asked_.emplace_back(name);
   const Json* value = object_.Find(name);
   return value == nullptr || value->is_null() ? nullptr : value;
+}
+
+std::vector<std::string> FieldReader::Unread(size_t most) const {
+  std::vector<std::string> names;
+  for (const JsonMember& member : *object_.AsObject()) {
+    if (names.size() == most) break;
+    if (member.value.is_null() || std::ranges::count(asked_, member.name) > 0) continue;
+    names.push_back(member.name);
+  }
+  return names;
 }
 
 std::optional<double> FieldReader::Number(std::string_view name) {

@@ -1,11 +1,14 @@
 // FieldReader: typed members of one JSON object. The first member of a wrong type is kept as the
-// error; a missing or null member reads as absent. A plain local value; the object outlives it.
+// error; a missing or null member reads as absent. It remembers the names that were asked for, so
+// that the others can be told. A plain local value; the object outlives it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "serve/json.h"
@@ -30,10 +33,14 @@ class FieldReader {
   void Fail(std::string_view name, std::string_view sentence);  // the first one counts
   const Status& status() const { return status_; }
 
+  // Members that nobody asked for, null ones left out: the first `most` of them.
+  std::vector<std::string> Unread(size_t most) const;
+
  private:
   void WrongType(std::string_view name, std::string_view wanted, const Json& value);
 
   const Json& object_;
+  mutable std::vector<std::string> asked_;
   Status status_;
 };
 

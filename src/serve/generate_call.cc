@@ -31,6 +31,9 @@ bool GenerateCall::TakeEvent(TextEvent& event) {
     const auto num_choices = static_cast<size_t>(num_choices_);
     answers_.resize(streams_.size() * num_choices);
     event.choice += static_cast<int32_t>(i * num_choices);
+    for (size_t c = 0; c < num_choices && event.prompt != nullptr; ++c) {
+      answers_[i * num_choices + c].prompt = event.prompt;
+    }
     return true;
   }
   return false;

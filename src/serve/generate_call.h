@@ -42,7 +42,8 @@ class GenerateCall {
 
   // From the first event on: the choices of the first prompt, then those of the second, and so on.
   // A streamed call does not keep the text that it has reported, only how its answers end. Pieces
-  // are kept if log-probabilities or tokens were asked for.
+  // are kept if log-probabilities or tokens were asked for. All answers to a prompt have it as soon
+  // as an event brought it.
   const std::vector<TextChoice>& answers() const { return answers_; }
   CallUsage usage() const;  // so far
   bool is_streamed() const { return is_streamed_; }

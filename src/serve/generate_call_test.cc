@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <cmath>
 #include <set>
 #include <string>
 #include <utility>
@@ -146,6 +147,32 @@ TEST_F(SlowGenerateCallTest, ADroppedCallFreesItsSequences) {
   EXPECT_TRUE(Eventually([&] { return engine_.open_sequences() == 2; }));
   call.reset();
   EXPECT_TRUE(Eventually([&] { return engine_.open_sequences() == 0; }));
+}
+
+TEST_F(GenerateCallTest, EveryAnswerToAPromptHasIt) {
+  for (const bool is_stream : {false, true}) {
+    TextRequest options;
+    options.stream = is_stream;
+    options.num_choices = 2;
+    options.return_prompt = true;
+    options.num_prompt_logprobs = 1;
+    GenerateCall call(model_, Prompts({"tandem", "\xC3\xA9"}, options), [] {});
+    TextEvent event;
+    CallNews news = Wait(call, event);
+    while (news == CallNews::kEvent) news = Wait(call, event);
+    ASSERT_EQ(news, CallNews::kDone);
+    ASSERT_EQ(call.answers().size(), 4u);
+    for (size_t i = 0; i < 4; ++i) {
+      const auto& prompt = call.answers()[i].prompt;
+      ASSERT_NE(prompt, nullptr) << i;
+      EXPECT_EQ(prompt->text, i < 2 ? "tandem" : "\xC3\xA9");
+      ASSERT_EQ(prompt->pieces.size(), i < 2 ? 7u : 3u);  // <s> too
+      EXPECT_TRUE(std::isnan(prompt->pieces[0].logprob));
+      EXPECT_EQ(prompt->pieces[2].logprob, -0.5f);
+      EXPECT_EQ(prompt->pieces[2].top.size(), 1u);
+      EXPECT_EQ(prompt->pieces[2].text, i < 2 ? "a" : "\xC3\xA9");
+    }
+  }
 }
 
 }  // namespace

@@ -99,6 +99,7 @@ struct GenerateService::Impl {
     const std::unique_ptr<TextCodec::Decoder> decoder =
         request->text.wants_text ? codec.NewDecoder(read_first, request->text.skip_special_tokens)
                                  : nullptr;
+    if (request->text.return_prompt) request->prompt = DecodePrompt(request->text, *built);
     request->text = TextRequest();
     for (int i = 0; i < request->num_choices; ++i) {
       auto own = decoder == nullptr ? nullptr : decoder->Clone();
@@ -119,6 +120,21 @@ struct GenerateService::Impl {
       }
     }
     if (!refused.ok()) Refuse(*request, refused);
+  }
+
+  // The prompt's text and tokens; its log-probabilities come with the first token.
+  std::shared_ptr<PromptText> DecodePrompt(TextRequest& text, const Request& built) const {
+    auto prompt = std::make_shared<PromptText>();
+    const auto decoder = codec.NewDecoder({}, text.skip_special_tokens);
+    prompt->pieces.reserve(built.prompt.size());
+    for (const int32_t token : built.prompt) {
+      SampledToken unscored;
+      unscored.token = token;
+      prompt->pieces.push_back(PieceOf(unscored, decoder->Push(token)));
+      if (!text.text) prompt->text += prompt->pieces.back().text;
+    }
+    if (text.text) prompt->text = *std::move(text.text);
+    return prompt;
   }
 
   // The client's stream is gone.
@@ -180,6 +196,10 @@ struct GenerateService::Impl {
     TextEvent out;
     out.choice = event.choice;
     if (!event.context_logits.empty()) choice.context_logits = std::move(event.context_logits);
+    for (size_t i = 0; i < event.prompt_logprobs.size() && request.prompt != nullptr; ++i) {
+      TokenPiece& piece = request.prompt->pieces[i];
+      piece = PieceOf(event.prompt_logprobs[i], std::move(piece.text));
+    }
     event.generation_logits.resize(event.tokens.size());  // empty rows where none were asked for
     for (size_t i = 0; i < event.tokens.size(); ++i) {
       LogitsRow& logits = event.generation_logits[i];
@@ -215,6 +235,7 @@ struct GenerateService::Impl {
     }
     if (out.pieces.empty() && out.finish == TextFinish::kNone) return;
     out.context_logits = std::exchange(choice.context_logits, {});
+    if (event.choice == 0) out.prompt = std::exchange(request.prompt, nullptr);
     if (request.Deliver(std::move(out))) return;
     if (metrics != nullptr) metrics->CountFailed(Code::kResourceExhausted);
     engine.Cancel(event.request, kAllChoices);

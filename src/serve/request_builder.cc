@@ -123,31 +123,6 @@ std::string_view Beginning(std::string_view text, size_t bytes) {
   return text.substr(0, bytes);
 }
 
-Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
-                                          const EngineLimits& engine) {
-  if (text.tokens) {
-    if (text.tokens->empty()) return FieldError(text.names.prompt, "must not be empty");
-    for (const int32_t token : *text.tokens) {
-      if (token < 0 || token >= codec.vocab_size()) {
-        return FieldError(text.names.prompt,
-                          fmt::format("token id {} is outside the vocabulary (0 to {})", token,
-                                      codec.vocab_size() - 1));
-      }
-    }
-    return *text.tokens;
-  }
-  if (text.messages) {
-    const Result<std::string> rendered = codec.RenderChat(*text.messages);
-    if (!rendered.ok()) return AtField("messages", rendered.status());
-    if (rendered->empty()) return FieldError("messages", "must not be empty");
-    // The template has written the special tokens.
-    return TokenizePrompt("messages", *rendered, /*add_special_tokens=*/false, codec, engine);
-  }
-  const std::string_view prompt = text.text ? std::string_view(*text.text) : std::string_view();
-  if (prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
-  return TokenizePrompt(text.names.prompt, prompt, text.add_special_tokens, codec, engine);
-}
-
 Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Request& request) {
   const auto prompt_tokens = static_cast<int64_t>(request.prompt.size());
   TANDEM_RETURN_IF_ERROR(CheckInputLength(text, prompt_tokens, engine));
@@ -199,6 +174,10 @@ Status FillBias(const TextRequest& text, const TextCodec& codec, const RequestLi
   return {};
 }
 
+void AddOnce(int32_t id, std::vector<int32_t>& ids) {
+  if (std::ranges::count(ids, id) == 0) ids.push_back(id);
+}
+
 Status FillEnd(const TextRequest& text, const TextCodec& codec, Request& request) {
   if (text.end_id) {
     TANDEM_RETURN_IF_ERROR(CheckInteger("end_id", *text.end_id, -1, codec.vocab_size() - 1));
@@ -207,11 +186,14 @@ Status FillEnd(const TextRequest& text, const TextCodec& codec, Request& request
     request.end_ids = codec.end_ids();
   }
   if (text.ignore_eos) request.end_ids.clear();
+  for (const int32_t id : text.stop_token_ids) {
+    TANDEM_RETURN_IF_ERROR(CheckInteger("stop_token_ids", id, 0, codec.vocab_size() - 1));
+    AddOnce(id, request.end_ids);
+  }
   // A special token usually adds no text that could be matched: one that a stop string names
   // becomes an end id.
   for (const std::string& word : text.stop) {
-    const std::optional<int32_t> id = codec.SpecialToken(word);
-    if (id && std::ranges::count(request.end_ids, *id) == 0) request.end_ids.push_back(*id);
+    if (const std::optional<int32_t> id = codec.SpecialToken(word)) AddOnce(*id, request.end_ids);
   }
   return {};
 }
@@ -270,6 +252,35 @@ Result<std::vector<int32_t>> TokenizePrompt(std::string_view field, std::string_
   return tokens;
 }
 
+Status CheckTokens(std::string_view field, std::span<const int32_t> tokens,
+                   const TextCodec& codec) {
+  const int32_t vocab = codec.vocab_size();
+  const auto beyond =
+      std::ranges::find_if(tokens, [vocab](int32_t token) { return token < 0 || token >= vocab; });
+  if (beyond == tokens.end()) return {};
+  return FieldError(
+      field, fmt::format("token id {} is outside the vocabulary (0 to {})", *beyond, vocab - 1));
+}
+
+Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
+                                          const EngineLimits& engine) {
+  if (text.tokens) {
+    if (text.tokens->empty()) return FieldError(text.names.prompt, "must not be empty");
+    TANDEM_RETURN_IF_ERROR(CheckTokens(text.names.prompt, *text.tokens, codec));
+    return *text.tokens;
+  }
+  if (text.messages) {
+    const Result<std::string> rendered = codec.RenderChat(*text.messages);
+    if (!rendered.ok()) return AtField("messages", rendered.status());
+    if (rendered->empty()) return FieldError("messages", "must not be empty");
+    // The template has written the special tokens.
+    return TokenizePrompt("messages", *rendered, /*add_special_tokens=*/false, codec, engine);
+  }
+  const std::string_view prompt = text.text ? std::string_view(*text.text) : std::string_view();
+  if (prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
+  return TokenizePrompt(text.names.prompt, prompt, text.add_special_tokens, codec, engine);
+}
+
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,
                              const RequestLimits& limits, Nanos arrived) {
@@ -278,6 +289,8 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   TANDEM_RETURN_IF_ERROR(CheckInteger(text.names.num_choices, text.num_choices, 1,
                                       std::min<int64_t>(limits.max_choices, engine.max_choices)));
   TANDEM_RETURN_IF_ERROR(CheckInteger("logprobs", text.num_top_logprobs, -1, kMaxTopLogprobs));
+  TANDEM_RETURN_IF_ERROR(
+      CheckInteger("prompt_logprobs", text.num_prompt_logprobs, -1, kMaxTopLogprobs));
   TANDEM_RETURN_IF_ERROR(
       CheckWords(text.names.stop, text.stop, limits.max_stop, limits.max_word_bytes));
   TANDEM_RETURN_IF_ERROR(
@@ -306,6 +319,7 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   request.draft = text.draft;
   request.return_context_logits = text.return_context_logits;
   request.return_generation_logits = text.return_generation_logits;
+  request.num_prompt_logprobs = static_cast<int32_t>(text.num_prompt_logprobs);
   if (text.priority) request.priority = *text.priority;
   if (text.timeout) request.deadline = arrived + *text.timeout;
   TANDEM_RETURN_IF_ERROR(FillEnd(text, codec, request));

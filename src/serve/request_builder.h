@@ -39,6 +39,13 @@ Result<std::vector<int32_t>> TokenizePrompt(std::string_view field, std::string_
                                             bool add_special_tokens, const TextCodec& codec,
                                             const EngineLimits& engine);
 
+// Each must be one of the model's.
+Status CheckTokens(std::string_view field, std::span<const int32_t> tokens, const TextCodec& codec);
+
+// The tokens of the prompt, whichever form it has; at least one unless the tokenizer gives none.
+Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
+                                          const EngineLimits& engine);
+
 // `arrived`: arrival time on the engine's clock; the request's timeout starts there.
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,

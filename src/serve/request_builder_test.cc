@@ -233,6 +233,18 @@ TEST(RequestBuilderTest, AStopStringThatNamesASpecialTokenIsAnEndId) {
   EXPECT_EQ(other_end->end_ids, (std::vector<int32_t>{50, ByteCodec::kEnd}));
 }
 
+TEST(RequestBuilderTest, StopTokenIdsAreEndIdsWhateverIgnoreEosIs) {
+  EXPECT_EQ(Build([](TextRequest& t) { t.stop_token_ids = {50, ByteCodec::kEnd, 50}; })->end_ids,
+            (std::vector<int32_t>{ByteCodec::kEnd, 50}));
+  const Result<Request> ignoring = Build([](TextRequest& t) {
+    t.stop_token_ids = {50};
+    t.ignore_eos = true;
+  });
+  EXPECT_EQ(ignoring->end_ids, std::vector<int32_t>{50});
+  EXPECT_EQ(Build([](TextRequest& t) { t.stop_token_ids = {259}; }).status().field(),
+            "stop_token_ids");
+}
+
 TEST(RequestBuilderTest, ABadWordThatNamesASpecialTokenIsBannedByItsId) {
   const Result<Request> built = Build([](TextRequest& t) { t.bad_words = {"no", "</s>"}; });
   EXPECT_EQ(built->banned_sequences, (std::vector<std::vector<int32_t>>{{ByteCodec::kEnd}}));

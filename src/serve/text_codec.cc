@@ -90,6 +90,7 @@ class ModelTextCodec final : public TextCodec {
     const std::optional<int32_t> id = tokenizer_->SpecialId(name);
     return id && IsModels(*id) ? id : std::nullopt;
   }
+  std::optional<int32_t> bos_id() const override { return tokenizer_->BosId(); }
   std::optional<int32_t> pad_id() const override { return tokenizer_->PadId(); }
   std::vector<int32_t> end_ids() const override {
     std::vector<int32_t> ids;
@@ -102,6 +103,9 @@ class ModelTextCodec final : public TextCodec {
       return FailedPrecondition("this model has no chat template; use /v1/completions");
     }
     return chat_->Render(messages);
+  }
+  std::string_view chat_template() const override {
+    return chat_ == nullptr ? std::string_view() : chat_->Source();
   }
   bool ChatHasStopped() const override { return chat_ != nullptr && chat_->Stopped(); }
   Result<std::shared_ptr<const TokenConstraint>> BanWords(

@@ -50,11 +50,15 @@ class TextCodec {
   virtual std::optional<int32_t> SpecialToken(std::string_view name) const = 0;
   // Tokens that end an answer.
   virtual std::vector<int32_t> end_ids() const = 0;
+  // The token that begins a text, if the tokenizer has one.
+  virtual std::optional<int32_t> bos_id() const = 0;
   // The token that fills short rows of a batch, if the tokenizer has one.
   virtual std::optional<int32_t> pad_id() const = 0;
 
   // `messages` is a JSON array of {role, content}. FAILED_PRECONDITION without a chat template.
   virtual Result<std::string> RenderChat(std::string_view messages) const = 0;
+  // The template's text; empty without one. Lives as long as the codec.
+  virtual std::string_view chat_template() const = 0;
   // Whether no chat will ever be rendered again in this process (ChatTemplate::Stopped).
   virtual bool ChatHasStopped() const = 0;
 

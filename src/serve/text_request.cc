@@ -15,6 +15,7 @@ void TextChoice::Add(TextEvent event, bool keep_pieces) {
                   std::make_move_iterator(event.pieces.end()));
   }
   if (!event.context_logits.empty()) context_logits = std::move(event.context_logits);
+  if (event.prompt != nullptr) prompt = std::move(event.prompt);
   finish = event.finish;
   usage = event.usage;
 }

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -51,7 +52,9 @@ struct TextRequest {
   // matched on decoded text; the name of a special token is also matched by that token's id.
   std::vector<std::string> stop;
   std::vector<std::string> bad_words;
-  // The same for token ids; the tokens of a stop sequence are part of the answer.
+  // Tokens that end the answer and are not part of it, besides the model's; whatever ignore_eos is.
+  std::vector<int32_t> stop_token_ids;
+  // As `stop` and `bad_words` for token ids; the tokens of a stop sequence are part of the answer.
   std::vector<std::vector<int32_t>> stop_sequences;
   std::vector<std::vector<int32_t>> banned_sequences;
   std::vector<std::pair<int64_t, double>> logit_bias;     // token id, added value
@@ -63,6 +66,9 @@ struct TextRequest {
   ExternalDraft draft;   // the client's own, verified after the prompt
   bool return_context_logits = false;
   bool return_generation_logits = false;
+  bool return_prompt = false;  // its text and tokens
+  // Of the prompt's tokens, as num_top_logprobs; needs return_prompt.
+  int64_t num_prompt_logprobs = -1;
   std::optional<double> priority;
   std::optional<Nanos> timeout;  // from its arrival at the service; includes time in queues
 
@@ -90,6 +96,13 @@ struct TokenPiece {
   LogitsRow logits;  // if the client asked for them: what the token was drawn from
 };
 
+// A prompt as the model reads it.
+struct PromptText {
+  std::string text;  // as it was given, else that of its tokens
+  // Its tokens. Log-probabilities are there if they were asked for; the first token has none: NaN.
+  std::vector<TokenPiece> pieces;
+};
+
 enum class TextFinish : uint8_t { kNone, kStop, kLength };
 // "stop", "length"; empty for kNone.
 std::string_view TextFinishName(TextFinish finish);
@@ -99,6 +112,7 @@ struct TextEvent {
   int32_t choice = 0;
   std::vector<TokenPiece> pieces;
   std::vector<LogitsRow> context_logits;  // of the prompt; in one event of choice 0, if asked for
+  std::shared_ptr<const PromptText> prompt;  // in the first event of choice 0, if asked for
   TextFinish finish = TextFinish::kNone;
   Usage usage;  // so far; complete when finish is set. output_tokens counts those shown
   Status error;
@@ -110,6 +124,7 @@ struct TextChoice {
   int32_t num_tokens = 0;  // of the text: without those of a stop string
   std::vector<TokenPiece> pieces;
   std::vector<LogitsRow> context_logits;
+  std::shared_ptr<const PromptText> prompt;
   TextFinish finish = TextFinish::kNone;
   Usage usage;
 

@@ -9,11 +9,11 @@ Result<PromptLayouts> LayOut(const std::array<PromptRules, kNumModels>& rules, R
     AddToCacheKey(layouts[model], request.prompt, request.cache_key);
   }
   constexpr auto kTarget = static_cast<size_t>(ModelIndex::kTarget);
-  if (layouts[kTarget].prefix_len > 0 && request.return_context_logits) {
+  if (layouts[kTarget].prefix_len > 0 && request.reads_context()) {
     return Unimplemented(
-        "return_context_logits: the tokens of this model's prompts see each other, so that a "
-        "prompt "
-        "is computed in one step, which has no room for all of its logits");
+        std::string(request.return_context_logits ? "return_context_logits" : "prompt_logprobs") +
+        ": the tokens of this model's prompts see each other, so that a prompt is computed in one "
+        "step, which has no room for all of its logits");
   }
   return layouts;
 }

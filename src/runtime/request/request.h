@@ -81,6 +81,12 @@ struct Request {
   ExternalDraft draft;                 // verified whatever max_draft_len is
   bool return_context_logits = false;  // of the prompt; none of it is then taken from the cache
   bool return_generation_logits = false;
+  // Log-probabilities of the prompt's own tokens, with as many alternatives; -1: none. Nothing of
+  // such a prompt is taken from the cache either.
+  int32_t num_prompt_logprobs = -1;
+
+  // The logits of the whole prompt have to be computed.
+  bool reads_context() const { return return_context_logits || num_prompt_logprobs >= 0; }
 };
 
 enum class FinishReason : uint8_t {
@@ -127,6 +133,9 @@ struct Event {
   // from.
   std::vector<LogitsRow> context_logits;
   std::vector<LogitsRow> generation_logits;
+  // The prompt's tokens with their log-probabilities, in the same event as context_logits. The
+  // first has none: NaN.
+  std::vector<SampledToken> prompt_logprobs;
   FinishReason finish = FinishReason::kNone;
   Usage usage;
   Status error;  // with kFailed

@@ -155,6 +155,7 @@ Status Draft(const Request& request, const EngineLimits& limits) {
 std::string_view LogitsField(const Request& request) {
   if (request.return_context_logits) return "return_context_logits";
   if (request.return_generation_logits) return "return_generation_logits";
+  if (request.num_prompt_logprobs >= 0) return "prompt_logprobs";
   return request.draft.logits.empty() ? "" : "draft.logits";
 }
 
@@ -183,7 +184,11 @@ LogitsBytes LogitsBytesOf(const Request& request, int64_t vocab) {
   const auto context =
       request.return_context_logits ? static_cast<int64_t>(request.prompt.size()) : 0;
   const auto sent = static_cast<int64_t>(request.draft.logits.size() * sizeof(float));
-  return {.first = (context + drawn) * RowBytes(vocab) + sent, .other = drawn * RowBytes(vocab)};
+  const auto scored =
+      request.num_prompt_logprobs >= 0 ? static_cast<int64_t>(request.prompt.size()) : 0;
+  return {.first = (context + drawn) * RowBytes(vocab) + sent +
+                   scored * static_cast<int64_t>(sizeof(SampledToken)),
+          .other = drawn * RowBytes(vocab)};
 }
 
 int32_t NumSentDrafts(const Request& request) {
@@ -201,6 +206,8 @@ Status ValidateRequest(const Request& request, const EngineLimits& limits) {
   TANDEM_RETURN_IF_ERROR(InRange("n", request.num_choices, 1, limits.max_choices));
   TANDEM_RETURN_IF_ERROR(InRange("priority", request.priority, 0.0, 1.0));
   TANDEM_RETURN_IF_ERROR(Sampling(request));
+  TANDEM_RETURN_IF_ERROR(
+      InRange("prompt_logprobs", request.num_prompt_logprobs, -1, kMaxTopLogprobs));
   TANDEM_RETURN_IF_ERROR(LogitBiases(request, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokensInVocabulary("end_ids", request.end_ids, limits.vocab_size));
   TANDEM_RETURN_IF_ERROR(TokenSequences("stop", request.stop_sequences, limits.vocab_size));

@@ -31,7 +31,7 @@ constexpr int32_t kMaxListValues = 4096;
 
 // Most bytes of logits that a request holds: those that its choices get, and those it sends.
 struct LogitsBytes {
-  int64_t first = 0;  // choice 0, with the prompt's and the draft's
+  int64_t first = 0;  // choice 0, with the prompt's (also as log-probabilities) and the draft's
   int64_t other = 0;  // each of the others
 };
 // A pure function of a valid request.

@@ -524,6 +524,7 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
   sequence.computed = match.computed;
   sequence.published = match.computed;
   sequence.context_logits.clear();  // of a prompt that is computed again
+  sequence.prompt_logprobs.clear();
   if (!sequence.ever_started) {
     sequence.usage.cached_tokens = std::min(match.computed[0], sequence.prompt_tokens());
     kv_.CountLookup(sequence.prompt_tokens(), sequence.usage.cached_tokens);

@@ -88,6 +88,7 @@ struct Sequence {
   // event takes them, and of the step's tokens.
   std::vector<LogitsRow> context_logits;
   std::vector<LogitsRow> drawn_logits;
+  std::vector<SampledToken> prompt_logprobs;  // likewise of the prompt's tokens
 
   const Request& request() const { return open->request; }
   int32_t prompt_tokens() const { return static_cast<int32_t>(request().prompt.size()); }
@@ -103,11 +104,9 @@ struct Sequence {
   bool DrawsFirst() const { return KnownLow() == prompt_tokens(); }
   // Drafts that the client sent and that are to be verified with the next token.
   int32_t SentDrafts() const { return DrawsFirst() ? sent_drafts : 0; }
-  // The client gets the logits of the prompt tokens computed from now on: all of them, because this
+  // The logits of the prompt tokens computed from now on are read: all of them, because this
   // sequence takes none from the cache.
-  bool KeepsContext() const {
-    return request().return_context_logits && choice == 0 && DrawsFirst();
-  }
+  bool KeepsContext() const { return request().reads_context() && choice == 0 && DrawsFirst(); }
 
   bool InFlightAny() const { return std::ranges::any_of(in_flight, &InFlight::planned); }
   bool DraftsInFlight() const {

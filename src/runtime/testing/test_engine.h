@@ -85,6 +85,7 @@ struct Output {
   std::vector<SampledToken> details;
   std::vector<LogitsRow> context_logits;
   std::vector<LogitsRow> generation_logits;
+  std::vector<SampledToken> prompt_logprobs;
   FinishReason finish = FinishReason::kNone;
   Usage usage;
   Status error;

@@ -38,6 +38,14 @@ class CallReply final : public Reply {
     return Progress::kMore;
   }
 
+  // A line that begins with a colon is a comment to every reader of events.
+  bool KeepAlive(HttpHead& head, std::string& out) override {
+    if (form_ == ReplyForm::kWhole) return false;
+    Begin(head);
+    out += ": keep-alive\n\n";
+    return true;
+  }
+
  private:
   void Begin(HttpHead& head) {
     if (std::exchange(begun_, true) || form_ == ReplyForm::kWhole) return;

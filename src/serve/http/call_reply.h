@@ -1,6 +1,7 @@
 // CallReply: a call in progress as an HTTP reply, whole or as server-sent events. It holds the code
 // common to the front ends: polling within a byte limit, the head, and errors: before the first
-// byte an error sets the status, later it is only the last event.
+// byte an error sets the status, later it is only the last event. A stream that waits long is kept
+// alive by comments; the first of them begins the response.
 #pragma once
 
 #include <cstdint>

@@ -233,9 +233,9 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
         if (is_first) co_await Probe();
         if (gone_) co_return false;
         if (!watching_ && !gone_) Watch();
-        co_await WaitForSignal();
+        const bool has_news = co_await WaitForNews();
         if (gone_) co_return false;
-        continue;
+        if (has_news || !reply.KeepAlive(head, out)) continue;
       }
       const bool is_last = progress == Reply::Progress::kLast;
       if (is_first && (head.close || shared_.handler.draining() || loop_.stopping())) {
@@ -320,14 +320,24 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     wake_timer_.cancel();
   }
 
-  awaitable<void> WaitForSignal() {
-    while (!signalled_ && !gone_) co_await WaitForWakeTimer();
+  // Until there is a signal; false when the keep-alive interval has passed without one.
+  awaitable<bool> WaitForNews() {
+    using TimePoint = asio::steady_timer::time_point;
+    const Nanos interval = shared_.limits.keep_alive_interval;
+    const TimePoint end =
+        interval > Nanos(0) ? asio::steady_timer::clock_type::now() + interval : TimePoint::max();
+    bool expired = false;
+    while (!signalled_ && !gone_ && !expired) expired = co_await WaitForWakeTimer(end);
+    co_return signalled_;
   }
 
-  awaitable<void> WaitForWakeTimer() {
-    error_code ignored;
-    wake_timer_.expires_at(asio::steady_timer::time_point::max());
-    co_await wake_timer_.async_wait(asio::redirect_error(asio::use_awaitable, ignored));
+  // Until someone cancels the timer; true when `end` has come.
+  awaitable<bool> WaitForWakeTimer(
+      asio::steady_timer::time_point end = asio::steady_timer::time_point::max()) {
+    error_code ec;
+    wake_timer_.expires_at(end);
+    co_await wake_timer_.async_wait(asio::redirect_error(asio::use_awaitable, ec));
+    co_return !ec;
   }
 
   // A client that has sent everything (shutdown) and one that is gone (close) look alike until

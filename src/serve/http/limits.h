@@ -20,6 +20,8 @@ struct HttpLimits {
   Nanos body_timeout = std::chrono::seconds(60);         // 408
   Nanos idle_timeout = std::chrono::seconds(75);         // close
   Nanos write_stall_timeout = std::chrono::seconds(30);  // the client stopped reading: close
+  // Without a byte of a stream: a comment keeps proxies from closing it. 0: never.
+  Nanos keep_alive_interval = std::chrono::seconds(30);
   Nanos linger_timeout =
       std::chrono::seconds(2);  // for the client to close after the last response
 };

@@ -18,6 +18,32 @@ class CompleteReply final : public Reply {
   std::string body_;
 };
 
+class ReplyWithHeader final : public Reply {
+ public:
+  ReplyWithHeader(std::unique_ptr<Reply> reply, std::string name, std::string value)
+      : reply_(std::move(reply)), header_(std::move(name), std::move(value)) {}
+
+  Progress Poll(HttpHead& head, std::string& out) override {
+    const Progress progress = reply_->Poll(head, out);
+    if (progress != Progress::kPending) Add(head);
+    return progress;
+  }
+  bool KeepAlive(HttpHead& head, std::string& out) override {
+    const bool has_bytes = reply_->KeepAlive(head, out);
+    if (has_bytes) Add(head);
+    return has_bytes;
+  }
+
+ private:
+  void Add(HttpHead& head) {
+    if (!std::exchange(added_, true)) head.headers.push_back(std::move(header_));
+  }
+
+  const std::unique_ptr<Reply> reply_;
+  std::pair<std::string, std::string> header_;
+  bool added_ = false;
+};
+
 }  // namespace
 
 std::string_view HttpRequest::Header(std::string_view name) const {
@@ -35,6 +61,11 @@ std::unique_ptr<Reply> MakeReply(int status, std::string json) {
   HttpHead head;
   head.status = status;
   return MakeReply(std::move(head), std::move(json));
+}
+
+std::unique_ptr<Reply> AddHeader(std::unique_ptr<Reply> reply, std::string name,
+                                 std::string value) {
+  return std::make_unique<ReplyWithHeader>(std::move(reply), std::move(name), std::move(value));
 }
 
 std::string_view HttpReason(int status) {

@@ -46,6 +46,9 @@ class Reply {
   virtual ~Reply() = default;
   // The first result other than kPending sets `head`; later ones leave it alone.
   virtual Progress Poll(HttpHead& head, std::string& out) = 0;
+  // Called after a long wait without a byte. True if `out` got bytes that mean nothing and keep the
+  // connection in use; they begin the response as those of Poll do.
+  virtual bool KeepAlive(HttpHead& /*head*/, std::string& /*out*/) { return false; }
 };
 
 // The decision on a request of which only the header has been read.
@@ -73,6 +76,9 @@ class HttpHandler {
 // A reply that is complete at once.
 std::unique_ptr<Reply> MakeReply(HttpHead head, std::string body);
 std::unique_ptr<Reply> MakeReply(int status, std::string json);
+
+// The reply with more headers, whatever its status.
+std::unique_ptr<Reply> AddHeader(std::unique_ptr<Reply> reply, std::string name, std::string value);
 
 // "Too Many Requests" and so on.
 std::string_view HttpReason(int status);

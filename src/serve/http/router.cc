@@ -54,14 +54,20 @@ class CountingReply final : public Reply {
 
   Progress Poll(HttpHead& head, std::string& out) override {
     const Progress progress = reply_->Poll(head, out);
-    if (progress != Progress::kPending && !counted_) {
-      counted_ = true;
-      count_(front_end_, head.status);
-    }
+    if (progress != Progress::kPending) Count(head);
     return progress;
+  }
+  bool KeepAlive(HttpHead& head, std::string& out) override {
+    const bool has_bytes = reply_->KeepAlive(head, out);
+    if (has_bytes) Count(head);
+    return has_bytes;
   }
 
  private:
+  void Count(const HttpHead& head) {
+    if (!std::exchange(counted_, true)) count_(front_end_, head.status);
+  }
+
   const std::unique_ptr<Reply> reply_;
   const ResponseCounter& count_;
   const std::string_view front_end_;

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <memory>
-#include <random>
 #include <string>
 #include <utility>
 #include <vector>
@@ -12,17 +11,18 @@
 #include "serve/generate_call.h"
 #include "serve/http/call_reply.h"
 #include "serve/openai/errors.h"
+#include "serve/openai/ignored_fields.h"
 #include "serve/openai/request.h"
 #include "serve/openai/response.h"
+#include "serve/openai/tokenizer_routes.h"
 #include "serve/unix_time.h"
 
 namespace tandem::serve::openai {
 namespace {
 
-std::string NewId(Endpoint endpoint) {
-  thread_local std::mt19937_64 random(std::random_device{}());
-  return fmt::format("{}-{:016x}{:016x}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl",
-                     random(), random());
+// The answer's id is the request's, which the client may have chosen and the log names.
+std::string IdOf(Endpoint endpoint, const HttpRequest& request) {
+  return fmt::format("{}-{}", endpoint == Endpoint::kChat ? "chatcmpl" : "cmpl", request.id);
 }
 
 // One call, and its response or its chunks.
@@ -31,8 +31,11 @@ class ResponseSource final : public MessageSource {
   ResponseSource(const Call& call, ResponseHeader header, std::unique_ptr<GenerateCall> generate)
       : header_(std::move(header)),
         logprobs_(call.logprobs),
+        echo_(call.echo),
         include_usage_(call.include_usage),
         continuous_usage_(call.continuous_usage),
+        num_generated_(static_cast<size_t>(call.num_generated)),
+        num_wanted_(static_cast<size_t>(call.num_choices)),
         call_(std::move(generate)) {}
 
   CallNews Next(HttpHead&, std::vector<std::string>& messages, Status& error) override {
@@ -56,17 +59,45 @@ class ResponseSource final : public MessageSource {
   struct Shown {
     size_t num_characters = 0;
     bool has_role = false;
+    bool has_prompt = false;
   };
 
+  // A choice may be ahead of its prompt, which comes with the first choice.
   void WriteEvent(TextEvent event, std::vector<std::string>& messages) {
-    shown_.resize(call_->answers().size());
-    Shown& shown = shown_[static_cast<size_t>(event.choice)];
+    if (!echo_.prompt) return WriteNews(event, messages);
+    early_.push_back(std::move(event));
+    for (TextEvent& news : std::exchange(early_, {})) {
+      const auto& prompt = call_->answers()[static_cast<size_t>(news.choice)].prompt;
+      if (prompt == nullptr) {
+        early_.push_back(std::move(news));
+        continue;
+      }
+      WritePrompt(news.choice, *prompt, messages);
+      WriteNews(news, messages);
+    }
+  }
+
+  void WritePrompt(int32_t index, const PromptText& prompt, std::vector<std::string>& messages) {
+    Shown& shown = ShownOf(index);
+    if (std::exchange(shown.has_prompt, true)) return;
+    Choice choice;
+    choice.index = index;
+    choice.text = prompt.text;
+    if (logprobs_) choice.pieces = prompt.pieces;
+    shown.num_characters = CountCharacters(choice.text);
+    messages.push_back(Chunk(choice, shown));
+  }
+
+  void WriteNews(const TextEvent& event, std::vector<std::string>& messages) {
+    Shown& shown = ShownOf(event.choice);
     Choice choice;
     choice.index = event.choice;
     choice.text_offset = shown.num_characters;
-    for (const TokenPiece& piece : event.pieces) choice.text += piece.text;
+    if (echo_.answer) {
+      for (const TokenPiece& piece : event.pieces) choice.text += piece.text;
+      if (logprobs_) choice.pieces = event.pieces;
+    }
     shown.num_characters += CountCharacters(choice.text);
-    if (logprobs_) choice.pieces = std::move(event.pieces);
     if (!choice.text.empty() || !choice.pieces.empty()) {
       messages.push_back(Chunk(choice, shown));
     }
@@ -77,11 +108,24 @@ class ResponseSource final : public MessageSource {
     messages.push_back(Chunk(last, shown));
   }
 
+  Shown& ShownOf(int32_t choice) {
+    shown_.resize(call_->answers().size());
+    return shown_[static_cast<size_t>(choice)];
+  }
+
+  CallUsage Usage() const {
+    CallUsage usage = call_->usage();
+    if (!echo_.answer) usage.completion_tokens = 0;
+    return usage;
+  }
+
   void WriteEnd(std::vector<std::string>& messages) const {
-    const CallUsage usage = call_->usage();
+    const CallUsage usage = Usage();
     const TextCodec& codec = call_->model().service->codec();
     if (!call_->is_streamed()) {
-      messages.push_back(FormatResponse(header_, call_->answers(), usage, logprobs_, codec));
+      messages.push_back(FormatResponse(header_,
+                                        BestChoices(call_->answers(), num_generated_, num_wanted_),
+                                        usage, logprobs_, echo_, codec));
       return;
     }
     if (include_usage_) {
@@ -96,7 +140,7 @@ class ResponseSource final : public MessageSource {
     ChunkOptions options;
     options.is_first = !std::exchange(shown.has_role, true);
     options.logprobs = logprobs_;
-    const CallUsage usage = continuous_usage_ ? call_->usage() : CallUsage();
+    const CallUsage usage = continuous_usage_ ? Usage() : CallUsage();
     options.usage = continuous_usage_ ? &usage : nullptr;
     options.null_usage = include_usage_;
     return FormatChunk(header_, &choice, options, call_->model().service->codec());
@@ -104,24 +148,32 @@ class ResponseSource final : public MessageSource {
 
   const ResponseHeader header_;
   const bool logprobs_;
+  const Echo echo_;
   const bool include_usage_;
   const bool continuous_usage_;
+  const size_t num_generated_;  // choices of each prompt
+  const size_t num_wanted_;     // of them, that the client gets
   const std::unique_ptr<GenerateCall> call_;
-  std::vector<Shown> shown_;  // [answers] of a stream
+  std::vector<Shown> shown_;      // [answers] of a stream
+  std::vector<TextEvent> early_;  // of choices whose prompt has not come yet
 };
 
-std::unique_ptr<Reply> Generate(const ModelRegistry& models, Endpoint endpoint,
-                                const HttpRequest& request, const std::function<void()>& wake) {
+std::unique_ptr<Reply> Generate(const ModelRegistry& models, IgnoredFields& ignored,
+                                Endpoint endpoint, const HttpRequest& request,
+                                const std::function<void()>& wake) {
   Result<Call> call = ParseCall(endpoint, request.body);
   if (!call.ok()) return ErrorReply(call.status());
   for (TextRequest& prompt : call->prompts) prompt.cache_key = request.caller;
   Result<ModelPtr> model = call->model.empty() ? models.Default() : models.Find(call->model);
   if (!model.ok()) return ErrorReply(model.status());
   const ReplyForm form = call->stream ? ReplyForm::kEvents : ReplyForm::kWhole;
-  ResponseHeader header{endpoint, NewId(endpoint), (*model)->name, UnixSeconds()};
+  ResponseHeader header{endpoint, IdOf(endpoint, request), (*model)->name, UnixSeconds()};
   auto generate = std::make_unique<GenerateCall>(*std::move(model), std::move(call->prompts), wake);
-  return MakeCallReply(
+  std::unique_ptr<Reply> reply = MakeCallReply(
       std::make_unique<ResponseSource>(*call, std::move(header), std::move(generate)), form);
+  if (call->ignored.empty()) return reply;
+  return AddHeader(std::move(reply), std::string(IgnoredFields::kHeader),
+                   ignored.Tell(call->ignored, request.id));
 }
 
 std::unique_ptr<Reply> DescribeModel(const ModelRegistry& models, const std::string& name) {
@@ -131,17 +183,18 @@ std::unique_ptr<Reply> DescribeModel(const ModelRegistry& models, const std::str
 
 }  // namespace
 
-FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit) {
+FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit, std::string_view version) {
   FrontEnd front_end;
   front_end.name = "openai";
   front_end.body_limit = body_limit;
   front_end.format_error = [](int status, std::string_view message) {
     return FormatError(status, message);
   };
-  const auto generate = [&models](Endpoint endpoint) -> RouteFunction {
-    return [&models, endpoint](const HttpRequest& request, const PathValues&,
-                               const std::function<void()>& wake) {
-      return Generate(models, endpoint, request, wake);
+  const auto ignored = std::make_shared<IgnoredFields>();
+  const auto generate = [&models, ignored](Endpoint endpoint) -> RouteFunction {
+    return [&models, ignored, endpoint](const HttpRequest& request, const PathValues&,
+                                        const std::function<void()>& wake) {
+      return Generate(models, *ignored, endpoint, request, wake);
     };
   };
   front_end.routes = {
@@ -153,7 +206,10 @@ FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit) {
        [&models](const HttpRequest&, const PathValues& values, const auto&) {
          return DescribeModel(models, values[0]);
        }},
+      {"GET", "/version",
+       [text = FormatVersion(version)](auto&&...) { return MakeReply(200, text); }},
   };
+  for (Route& route : TokenizerRoutes(models)) front_end.routes.push_back(std::move(route));
   return front_end;
 }
 

@@ -3,13 +3,14 @@
 #pragma once
 
 #include <cstddef>
+#include <string_view>
 
 #include "serve/http/router.h"
 #include "serve/model_registry.h"
 
 namespace tandem::serve::openai {
 
-// `models` outlives the router.
-FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit);
+// `models` outlives the router. `version`: of the program.
+FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit, std::string_view version);
 
 }  // namespace tandem::serve::openai

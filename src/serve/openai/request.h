@@ -1,6 +1,6 @@
 // The body of /v1/chat/completions or /v1/completions → text requests. A pure function; errors are
-// INVALID_ARGUMENT "field: sentence". Unknown members are ignored; a known member of a wrong type
-// is refused.
+// INVALID_ARGUMENT "field: sentence". Unknown members are named in `ignored`; a known member of a
+// wrong type is refused.
 #pragma once
 
 #include <string>
@@ -14,6 +14,13 @@ namespace tandem::serve::openai {
 
 enum class Endpoint : uint8_t { kChat, kCompletions };
 
+// What of the prompt comes back with each choice.
+struct Echo {
+  bool prompt = false;  // its text before the answer's, and its log-probabilities if asked for
+  bool answer = true;   // false: no new token was asked for
+  int64_t num_prompt_logprobs = -1;  // vLLM's field of that name; -1: none
+};
+
 struct Call {
   Endpoint endpoint = Endpoint::kChat;
   std::string model;                 // as the client wrote it; may be empty
@@ -22,6 +29,10 @@ struct Call {
   bool include_usage = false;     // a last chunk with the usage figures
   bool continuous_usage = false;  // and in every chunk
   bool logprobs = false;
+  Echo echo;
+  int64_t num_generated = 1;         // choices of each prompt
+  int64_t num_choices = 1;           // of them, the best, that the client gets
+  std::vector<std::string> ignored;  // members without effect
 };
 
 Result<Call> ParseCall(Endpoint endpoint, std::string_view body);

@@ -2,6 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <initializer_list>
+#include <limits>
 #include <span>
 #include <string_view>
 
@@ -18,16 +23,6 @@ bool IsUtf8(std::string_view bytes) {
     bytes.remove_prefix(length);
   }
   return true;
-}
-
-// A token as a key of an object: tokens that are parts of a character must stay distinct.
-std::string TokenKey(const TextCodec& codec, int32_t token) {
-  std::string bytes = codec.TokenBytes(token);
-  if (IsUtf8(bytes)) return bytes;
-  std::string key = "bytes:";
-  for (const char c : bytes)
-    fmt::format_to(std::back_inserter(key), "\\x{:02x}", static_cast<uint8_t>(c));
-  return key;
 }
 
 void WriteChatToken(const TextCodec& codec, int32_t token, float logprob, JsonWriter& writer) {
@@ -55,31 +50,47 @@ void WriteChatLogprobs(std::span<const TokenPiece> pieces, const TextCodec& code
   writer.EndArray().Key("refusal").Null().EndObject();
 }
 
+// Tokens that are spelled alike (a byte's own token, say) share a key, which the likeliest keeps.
 void WriteTopDictionary(const TokenPiece& piece, const TextCodec& codec, JsonWriter& writer) {
-  writer.BeginObject();
-  bool has_own = false;
-  for (const TopLogprob& top : piece.top) {
-    writer.Key(TokenKey(codec, top.token)).Float(top.logprob);
-    has_own |= top.token == piece.token;
+  if (std::isnan(piece.logprob)) {  // a prompt's first token
+    writer.Null();
+    return;
   }
-  if (!has_own) writer.Key(TokenKey(codec, piece.token)).Float(piece.logprob);
+  std::vector<std::string> keys;
+  const auto write = [&](int32_t token, float logprob) {
+    std::string key = TokenName(codec, token);
+    if (std::ranges::count(keys, key) > 0) return;
+    writer.Key(key).Float(logprob);
+    keys.push_back(std::move(key));
+  };
+  writer.BeginObject();
+  for (const TopLogprob& top : piece.top) write(top.token, top.logprob);
+  write(piece.token, piece.logprob);
   writer.EndObject();
 }
 
-// `offset`: of the first piece, in characters of the answer's text.
-void WriteCompletionLogprobs(std::span<const TokenPiece> pieces, size_t offset,
-                             const TextCodec& codec, JsonWriter& writer) {
+// Pieces one after the other, from the `offset`-th character of the choice's text on.
+struct PieceRun {
+  std::span<const TokenPiece> pieces;
+  size_t offset = 0;
+};
+
+void WriteCompletionLogprobs(std::initializer_list<PieceRun> runs, const TextCodec& codec,
+                             JsonWriter& writer) {
   std::vector<const TokenPiece*> tokens;
   std::vector<size_t> offsets;
-  for (const TokenPiece& piece : pieces) {
-    if (piece.token >= 0) {
-      tokens.push_back(&piece);
-      offsets.push_back(offset);
+  for (const PieceRun& run : runs) {
+    size_t offset = run.offset;
+    for (const TokenPiece& piece : run.pieces) {
+      if (piece.token >= 0) {
+        tokens.push_back(&piece);
+        offsets.push_back(offset);
+      }
+      offset += CountCharacters(piece.text);
     }
-    offset += CountCharacters(piece.text);
   }
   writer.Key("logprobs").BeginObject().Key("tokens").BeginArray();
-  for (const TokenPiece* piece : tokens) writer.String(TokenKey(codec, piece->token));
+  for (const TokenPiece* piece : tokens) writer.String(TokenName(codec, piece->token));
   writer.EndArray().Key("token_logprobs").BeginArray();
   for (const TokenPiece* piece : tokens) writer.Float(piece->logprob);
   writer.EndArray().Key("top_logprobs").BeginArray();
@@ -89,15 +100,31 @@ void WriteCompletionLogprobs(std::span<const TokenPiece> pieces, size_t offset,
   writer.EndArray().EndObject();
 }
 
-void WriteLogprobs(Endpoint endpoint, std::span<const TokenPiece> pieces, size_t offset,
-                   bool wanted, const TextCodec& codec, JsonWriter& writer) {
-  if (!wanted) {
-    writer.Key("logprobs").Null();
-  } else if (endpoint == Endpoint::kChat) {
-    WriteChatLogprobs(pieces, codec, writer);
-  } else {
-    WriteCompletionLogprobs(pieces, offset, codec, writer);
+// vLLM's form: for each token of the prompt but the first an object by token ids. A rank is known
+// of the likeliest tokens only.
+void WritePromptLogprobs(const PromptText& prompt, int64_t most, const TextCodec& codec,
+                         JsonWriter& writer) {
+  const auto write = [&](int32_t token, float logprob, size_t rank) {
+    writer.Key(std::to_string(token)).BeginObject().Key("logprob").Float(logprob).Key("rank");
+    rank > 0 ? writer.Int(static_cast<int64_t>(rank)) : writer.Null();
+    writer.Key("decoded_token").String(codec.TokenBytes(token)).EndObject();
+  };
+  writer.Key("prompt_logprobs").BeginArray();
+  for (const TokenPiece& piece : prompt.pieces) {
+    if (std::isnan(piece.logprob)) {
+      writer.Null();
+      continue;
+    }
+    const size_t count = std::min(piece.top.size(), static_cast<size_t>(most));
+    const auto top = std::span(piece.top).first(count);
+    writer.BeginObject();
+    for (size_t i = 0; i < count; ++i) write(top[i].token, top[i].logprob, i + 1);
+    if (std::ranges::count(top, piece.token, &TopLogprob::token) == 0) {
+      write(piece.token, piece.logprob, 0);
+    }
+    writer.EndObject();
   }
+  writer.EndArray();
 }
 
 void WriteFinish(TextFinish finish, JsonWriter& writer) {
@@ -146,16 +173,77 @@ void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
   } else {
     writer.Key("text").String(choice.text);
   }
-  WriteLogprobs(header.endpoint, choice.pieces, choice.text_offset,
-                options.logprobs && !choice.pieces.empty(), codec, writer);
+  const PieceRun run{choice.pieces, choice.text_offset};
+  if (!options.logprobs || choice.pieces.empty()) {
+    writer.Key("logprobs").Null();
+  } else if (header.endpoint == Endpoint::kChat) {
+    WriteChatLogprobs(run.pieces, codec, writer);
+  } else {
+    WriteCompletionLogprobs({run}, codec, writer);
+  }
   WriteFinish(choice.finish, writer);
   writer.EndObject();
 }
 
+void WriteCompletionText(const TextChoice& answer, bool logprobs, const Echo& echo,
+                         const TextCodec& codec, JsonWriter& writer) {
+  PieceRun prompt;
+  PieceRun answered;
+  std::string text;
+  if (echo.prompt) {
+    text = answer.prompt->text;
+    prompt.pieces = answer.prompt->pieces;
+    answered.offset = CountCharacters(text);
+  }
+  if (echo.answer) {
+    text += answer.text;
+    answered.pieces = answer.pieces;
+  }
+  writer.Key("text").String(text);
+  if (logprobs) WriteCompletionLogprobs({prompt, answered}, codec, writer);
+}
+
+// An answer without tokens is the worst.
+double MeanLogprob(std::span<const TokenPiece> pieces) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const TokenPiece& piece : pieces) {
+    if (piece.token < 0) continue;
+    sum += piece.logprob;
+    ++count;
+  }
+  return count == 0 ? -std::numeric_limits<double>::infinity() : sum / static_cast<double>(count);
+}
+
 }  // namespace
 
-std::string FormatResponse(const ResponseHeader& header, const std::vector<TextChoice>& answers,
-                           const CallUsage& usage, bool logprobs, const TextCodec& codec) {
+std::string TokenName(const TextCodec& codec, int32_t token) {
+  std::string bytes = codec.TokenBytes(token);
+  if (IsUtf8(bytes)) return bytes;
+  std::string name = "bytes:";
+  for (const char c : bytes)
+    fmt::format_to(std::back_inserter(name), "\\x{:02x}", static_cast<uint8_t>(c));
+  return name;
+}
+
+std::vector<const TextChoice*> BestChoices(const std::vector<TextChoice>& answers, size_t generated,
+                                           size_t wanted) {
+  std::vector<const TextChoice*> best;
+  for (const TextChoice& answer : answers) best.push_back(&answer);
+  if (wanted == generated) return best;
+  std::vector<const TextChoice*> kept;
+  for (size_t first = 0; first < best.size(); first += generated) {
+    const auto of_prompt = std::span(best).subspan(first, generated);
+    std::ranges::stable_sort(of_prompt, std::ranges::greater(),
+                             [](const TextChoice* answer) { return MeanLogprob(answer->pieces); });
+    kept.insert(kept.end(), of_prompt.begin(), of_prompt.begin() + static_cast<ptrdiff_t>(wanted));
+  }
+  return kept;
+}
+
+std::string FormatResponse(const ResponseHeader& header,
+                           const std::vector<const TextChoice*>& answers, const CallUsage& usage,
+                           bool logprobs, const Echo& echo, const TextCodec& codec) {
   const bool is_chat = header.endpoint == Endpoint::kChat;
   std::string out;
   JsonWriter writer(out);
@@ -163,19 +251,26 @@ std::string FormatResponse(const ResponseHeader& header, const std::vector<TextC
   WriteHeader(header, is_chat ? "chat.completion" : "text_completion", writer);
   writer.Key("choices").BeginArray();
   for (size_t i = 0; i < answers.size(); ++i) {
-    const TextChoice& answer = answers[i];
+    const TextChoice& answer = *answers[i];
     writer.BeginObject().Key("index").Int(static_cast<int64_t>(i));
     if (is_chat) {
       writer.Key("message").BeginObject().Key("role").String("assistant");
       writer.Key("content").String(answer.text).EndObject();
+      if (logprobs) WriteChatLogprobs(answer.pieces, codec, writer);
     } else {
-      writer.Key("text").String(answer.text);
+      WriteCompletionText(answer, logprobs, echo, codec, writer);
     }
-    WriteLogprobs(header.endpoint, answer.pieces, 0, logprobs, codec, writer);
+    if (!logprobs) writer.Key("logprobs").Null();
+    if (!is_chat && echo.num_prompt_logprobs >= 0) {
+      WritePromptLogprobs(*answer.prompt, echo.num_prompt_logprobs, codec, writer);
+    }
     WriteFinish(answer.finish, writer);
     writer.EndObject();
   }
   writer.EndArray();
+  if (is_chat && echo.num_prompt_logprobs >= 0) {
+    WritePromptLogprobs(*answers.front()->prompt, echo.num_prompt_logprobs, codec, writer);
+  }
   WriteUsage(usage, writer);
   WriteSeed(usage, writer);
   writer.EndObject();
@@ -216,6 +311,12 @@ std::string FormatModel(const Model& model) {
   std::string out;
   JsonWriter writer(out);
   WriteModel(model, writer);
+  return out;
+}
+
+std::string FormatVersion(std::string_view version) {
+  std::string out;
+  JsonWriter(out).BeginObject().Key("version").String(version).EndObject();
   return out;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,13 +26,23 @@ struct ResponseHeader {
 struct Choice {
   int64_t index = 0;
   std::string text;
-  std::vector<TokenPiece> pieces;  // for log-probabilities
-  size_t text_offset = 0;          // of the first piece, in characters of the answer's whole text
+  std::span<const TokenPiece> pieces;  // for log-probabilities
+  size_t text_offset = 0;  // of the first piece, in characters of the answer's whole text
   TextFinish finish = TextFinish::kNone;
 };
 
-std::string FormatResponse(const ResponseHeader& header, const std::vector<TextChoice>& answers,
-                           const CallUsage& usage, bool logprobs, const TextCodec& codec);
+// A token as a string: tokens that are parts of a character ("bytes:\\xc3") stay distinct.
+std::string TokenName(const TextCodec& codec, int32_t token);
+
+// The choices that the client gets, `wanted` of the `generated` ones of each prompt: those whose
+// tokens have the highest mean log-probability, best first; all of them in their order if as many
+// are wanted.
+std::vector<const TextChoice*> BestChoices(const std::vector<TextChoice>& answers, size_t generated,
+                                           size_t wanted);
+
+std::string FormatResponse(const ResponseHeader& header,
+                           const std::vector<const TextChoice*>& answers, const CallUsage& usage,
+                           bool logprobs, const Echo& echo, const TextCodec& codec);
 
 // A stream chunk: text of one choice, or its end, or (without a choice) the usage figures.
 struct ChunkOptions {
@@ -45,5 +56,6 @@ std::string FormatChunk(const ResponseHeader& header, const Choice* choice,
 
 std::string FormatModels(const std::vector<ModelPtr>& models);
 std::string FormatModel(const Model& model);
+std::string FormatVersion(std::string_view version);
 
 }  // namespace tandem::serve::openai

@@ -47,6 +47,7 @@ struct ServerOptions {
   // The GPUs' figures for /metrics, called once for each answer on the thread that gives it. May be
   // empty: there are none.
   std::function<std::vector<GpuUsage>()> read_gpus;
+  std::string version = "unknown";  // of the program, for /version
   size_t openai_body_bytes = 16 << 20;
   size_t kserve_body_bytes = 64 << 20;
   // SIGTERM: not ready at once; requests are still taken for `drain_grace` (a balancer needs time

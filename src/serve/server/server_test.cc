@@ -213,6 +213,109 @@ TEST(ServerTest, AFullQueueSaysWhenToComeBack) {
   for (HttpClient& holder : holders) EXPECT_EQ(holder.ReadResponse()->status, 200);
 }
 
+TEST(ServerTest, AStreamThatWaitsIsKeptAliveByComments) {
+  ServerOptions options;
+  options.http.limits.keep_alive_interval = std::chrono::milliseconds(1);
+  TestServer server({}, options);
+  server.engine.Pause();
+  HttpClient client = server.Client();
+  const std::string body = Completion("tandem", 3, true);
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(client
+                  .WriteRaw(fmt::format("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+                                        "Connection: close\r\nContent-Length: {}\r\n\r\n{}",
+                                        body.size(), body))
+                  .ok());
+  std::string text;
+  const auto read_until = [&](std::string_view wanted) {
+    while (text.find(wanted) == std::string::npos) {
+      const Result<std::string> read = client.ReadRaw(4096);
+      if (!read.ok() || read->empty()) return false;
+      text += *read;
+    }
+    return true;
+  };
+  ASSERT_TRUE(read_until(": keep-alive\n\n")) << text;
+  EXPECT_TRUE(text.starts_with("HTTP/1.1 200 OK\r\nContent-Type: text/event-stream")) << text;
+  server.engine.Resume();
+  EXPECT_TRUE(read_until("data: [DONE]")) << text;
+}
+
+TEST(ServerTest, OurClientSkipsTheCommentsOfAStream) {
+  ServerOptions options;
+  options.http.limits.keep_alive_interval = std::chrono::milliseconds(1);
+  TestServer server(Paced(milliseconds(5)), options);
+  HttpClient client = server.Client();
+  ASSERT_TRUE(client.OpenStream("/v1/completions", Completion("tandem", 3, true)).ok());
+  EXPECT_EQ(ReadStream(client), "One");
+}
+
+TEST(ServerTest, AnAnswerThatIsNoStreamHasNoComments) {
+  ServerOptions options;
+  options.http.limits.keep_alive_interval = std::chrono::milliseconds(1);
+  TestServer server(Paced(milliseconds(5)), options);
+  const auto response = server.Client().Post("/v1/completions", Completion("tandem", 3, false));
+  ASSERT_TRUE(response.ok());
+  EXPECT_TRUE(response->body.starts_with("{")) << response->body;
+}
+
+TEST(ServerTest, AnEchoBeginsEveryChoiceOfAStreamAlsoOneThatIsAheadOfIt) {
+  FakeEngineOptions engine;
+  engine.last_sequence_first = true;
+  TestServer server(std::move(engine));
+  HttpClient client = server.Client();
+  ASSERT_TRUE(client
+                  .OpenStream(kCompletions,
+                              R"({"prompt":["tandem","emoji"],"n":3,"max_tokens":4,"echo":true,)"
+                              R"("logprobs":0,"stream":true})")
+                  .ok());
+  std::vector<std::string> texts(6);
+  std::vector<std::vector<int64_t>> offsets(6);
+  while (true) {
+    const Result<std::optional<std::string>> event = client.NextEvent();
+    ASSERT_TRUE(event.ok() && event->has_value());
+    if (**event == "[DONE]") break;
+    const Result<Json> json = ParseJson(**event);
+    for (const Json& choice : *json->Find("choices")->AsArray()) {
+      const auto index = static_cast<size_t>(*choice.Find("index")->AsInt());
+      texts[index] += *choice.Find("text")->AsString();
+      const Json& logprobs = *choice.Find("logprobs");
+      if (logprobs.is_null()) continue;
+      for (const Json& offset : *logprobs.Find("text_offset")->AsArray()) {
+        offsets[index].push_back(*offset.AsInt());
+      }
+    }
+  }
+  for (size_t i = 0; i < 6; ++i) {
+    EXPECT_EQ(texts[i], i < 3 ? "tandemOne " : "emojih\xC3\xA9l");
+    EXPECT_TRUE(std::ranges::is_sorted(offsets[i]));
+    EXPECT_EQ(offsets[i].size(), i < 3 ? 11u : 10u);
+  }
+}
+
+TEST(ServerTest, AnAnswersIdIsItsRequests) {
+  TestServer server;
+  const auto response = server.Client().Post("/v1/completions", Completion("tandem", 3, false),
+                                             {{"X-Request-Id", "abc-1"}});
+  ASSERT_TRUE(response.ok());
+  EXPECT_EQ(response->Header("x-request-id"), "abc-1");
+  EXPECT_TRUE(response->body.starts_with(R"({"id":"cmpl-abc-1")")) << response->body;
+}
+
+TEST(ServerTest, UnknownFieldsAreNamedInAHeader) {
+  TestServer server;
+  for (const bool stream : {false, true}) {
+    const auto response = server.Client().Post(
+        "/v1/completions",
+        fmt::format(R"({{"prompt":"tandem","stream":{},"tempperature":1,"x y":2}})", stream));
+    ASSERT_TRUE(response.ok());
+    EXPECT_EQ(response->status, 200);
+    EXPECT_EQ(response->Header("x-tandem-ignored"), "tempperature, x?y");
+  }
+  const auto known = server.Client().Post("/v1/completions", Completion("tandem", 3, false));
+  EXPECT_EQ(known->Header("x-tandem-ignored"), "");
+}
+
 TEST(ServerTest, ASlowReaderIsCutWithoutAnEndMarkAndOthersAreNot) {
   ServiceOptions service;
   service.stream_bytes = 4 << 10;

@@ -31,9 +31,11 @@ class ByteCodec : public TextCodec {
     return name == "</s>" ? std::optional(kEnd) : std::nullopt;
   }
   std::vector<int32_t> end_ids() const override { return {kEnd}; }
+  std::optional<int32_t> bos_id() const override { return kBegin; }
   std::optional<int32_t> pad_id() const override { return 0; }
   // "user: hello\nassistant: "
   Result<std::string> RenderChat(std::string_view messages) const override;
+  std::string_view chat_template() const override { return "{{ messages }}"; }
   bool ChatHasStopped() const override { return chat_has_stopped; }
   // Bans the words' last bytes: enough to check that a constraint reaches the engine.
   Result<std::shared_ptr<const TokenConstraint>> BanWords(

@@ -20,6 +20,26 @@ Script WithTokens(Script script) {
   return script;
 }
 
+// The token and those after it, the less likely the later.
+void AddTop(int32_t count, float logprob, SampledToken& token) {
+  token.num_top = std::max(count, 0);
+  for (int32_t i = 0; i < token.num_top; ++i) {
+    token.top_ids[i] = token.token + i;
+    token.top_logprobs[i] = logprob * static_cast<float>(i + 1);
+  }
+}
+
+std::vector<SampledToken> ScoredPrompt(const std::vector<int32_t>& prompt, int32_t num_top) {
+  std::vector<SampledToken> scored(prompt.size());
+  for (size_t i = 0; i < prompt.size(); ++i) {
+    scored[i].token = prompt[i];
+    if (i == 0) continue;
+    scored[i].logprob = -0.5f;
+    AddTop(num_top, -0.5f, scored[i]);
+  }
+  return scored;
+}
+
 bool Has(const std::string& text, std::string_view part) {
   return text.find(part) != std::string::npos;
 }
@@ -73,9 +93,9 @@ Result<RequestId> FakeEngine::Submit(Request request) {
     const bool is_later = choice > 0 && script.later_answer;
     sequences_.push_back({id, choice,
                           WithTokens(is_later ? Script{*script.later_answer, {}} : script), 0,
-                          request.max_tokens, static_cast<int32_t>(request.prompt.size()),
-                          request.sampling.num_top_logprobs, request.seed.value_or(4242),
-                          request.return_context_logits && choice == 0});
+                          request.max_tokens, request.prompt, request.sampling.num_top_logprobs,
+                          request.seed.value_or(4242), request.return_context_logits && choice == 0,
+                          choice == 0 ? request.num_prompt_logprobs : -1});
   }
   totals_.prompt_tokens += static_cast<int64_t>(request.prompt.size());
   last_request_ = std::move(request);
@@ -160,12 +180,14 @@ void FakeEngine::Run() {
 
 void FakeEngine::StepLocked() {
   ++totals_.steps;
+  if (options_.last_sequence_first) std::ranges::reverse(sequences_);
   for (Sequence& sequence : sequences_) {
     if (paused_ && !sequence.cancelled) continue;
     events_.push_back(Advance(sequence));
     totals_.output_tokens += static_cast<int64_t>(events_.back().tokens.size());
     if (events_.back().finish != FinishReason::kNone) sequence.max_tokens = 0;
   }
+  if (options_.last_sequence_first) std::ranges::reverse(sequences_);
   std::erase_if(sequences_, [](const Sequence& s) { return s.max_tokens == 0; });
 }
 
@@ -184,14 +206,13 @@ Event FakeEngine::Advance(Sequence& sequence) const {
     SampledToken token{};
     token.token = sequence.script.tokens[sequence.position++];
     if (sequence.num_top_logprobs >= 0) token.logprob = -0.25f;
-    token.num_top = std::max(sequence.num_top_logprobs, 0);
-    for (int32_t i = 0; i < token.num_top; ++i) {
-      token.top_ids[i] = token.token + i;
-      token.top_logprobs[i] = -0.25f * static_cast<float>(i + 1);
-    }
+    AddTop(sequence.num_top_logprobs, -0.25f, token);
     event.tokens.push_back(token);
+    if (sequence.num_prompt_logprobs >= 0 && sequence.position == 1) {
+      event.prompt_logprobs = ScoredPrompt(sequence.prompt, sequence.num_prompt_logprobs);
+    }
     if (sequence.wants_context_logits && sequence.position == 1) {
-      for (int32_t i = 0; i < sequence.prompt_tokens; ++i) {
+      for (size_t i = 0; i < sequence.prompt.size(); ++i) {
         event.context_logits.push_back({static_cast<float>(i)});
       }
     }
@@ -199,8 +220,8 @@ Event FakeEngine::Advance(Sequence& sequence) const {
       event.finish = FinishReason::kLength;
   }
   const auto produced = static_cast<int32_t>(sequence.position);
-  event.usage.prompt_tokens = sequence.prompt_tokens;
-  event.usage.cached_tokens = sequence.prompt_tokens / 2;
+  event.usage.prompt_tokens = static_cast<int32_t>(sequence.prompt.size());
+  event.usage.cached_tokens = event.usage.prompt_tokens / 2;
   event.usage.output_tokens = produced;
   event.usage.drafts_proposed = produced;
   event.usage.drafts_accepted = produced / 2;

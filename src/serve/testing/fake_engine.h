@@ -1,7 +1,7 @@
 // FakeEngine: an EngineClient that plays a script: the answer to a prompt is a function of the
 // prompt. Each step gives every open sequence one token, as a batch does; the first has the context
-// logits, if they were asked for: a row of one value for each token of the prompt, its index. For
-// tests; every method on any thread.
+// logits, if they were asked for: a row of one value for each token of the prompt, its index; and
+// the prompt's log-probabilities: -0.5 each. For tests; every method on any thread.
 #pragma once
 
 #include <atomic>
@@ -34,6 +34,7 @@ struct FakeEngineOptions {
   EngineLimits limits{
       .max_seq_len = 2048, .max_input_len = 2048, .max_choices = 64, .max_queue_size = 256};
   Nanos step{0};                                            // time between tokens of a sequence
+  bool last_sequence_first = false;                         // the order of a step's events
   std::function<Script(const std::string& prompt)> script;  // by default: DefaultScript
 };
 
@@ -70,10 +71,11 @@ class FakeEngine final : public EngineClient {
     Script script;  // with `tokens`
     size_t position = 0;
     int32_t max_tokens;
-    int32_t prompt_tokens;
+    std::vector<int32_t> prompt;
     int32_t num_top_logprobs;
     uint64_t seed;
     bool wants_context_logits;
+    int32_t num_prompt_logprobs;
     bool cancelled = false;
   };
 
