@@ -149,6 +149,8 @@ uint32_t tandem_text_matcher_roll_back(GrammarMatcher* matcher, size_t count,
 bool tandem_text_matcher_is_complete(const GrammarMatcher* matcher);
 // Whether the output may end here.
 bool tandem_text_matcher_is_accepting(GrammarMatcher* matcher);
+// Memory of the compiled grammar, which the matcher's copies share.
+size_t tandem_text_matcher_bytes(const GrammarMatcher* matcher);
 
 #ifdef __cplusplus
 }  // extern "C"

@@ -484,6 +484,13 @@ pub unsafe extern "C" fn tandem_text_matcher_is_accepting(matcher: *mut GrammarM
 }
 
 /// # Safety
+/// `matcher` must be live.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_matcher_bytes(matcher: *const GrammarMatcher) -> usize {
+    (*matcher).bytes()
+}
+
+/// # Safety
 /// `data` must point to `len` readable ids, or `len` be 0.
 unsafe fn slice_of<'a>(data: *const u32, len: usize) -> &'a [u32] {
     match len {

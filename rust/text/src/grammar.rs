@@ -193,6 +193,7 @@ fn compile(
         Ok(parser) => Ok(GrammarMatcher {
             matcher: Matcher::new(Ok(parser)),
             eos,
+            bytes: sandbox::bytes_held(),
         }),
         Err(error) => Err(refusal(kind, &format!("{error:#}"))),
     }
@@ -272,18 +273,18 @@ fn choice_of(text: &str) -> Result<TopLevelGrammar> {
     Ok(TopLevelGrammar::from_regex(&escaped.join("|")))
 }
 
-/// A regular expression for this text alone.
+/// A regular expression for this text alone. Not every character may follow a backslash: `\<` is a
+/// word's beginning.
 fn escape(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_ascii_control() {
-            pattern.push_str(&format!("\\x{:02X}", c as u32));
-            continue;
+        match c {
+            c if c.is_ascii_control() => pattern.push_str(&format!("\\x{:02X}", c as u32)),
+            '\\' | '.' | '+' | '*' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$' => {
+                pattern.extend(['\\', c]);
+            }
+            _ => pattern.push(c),
         }
-        if c.is_ascii_punctuation() && c != '/' && c != '_' {
-            pattern.push('\\');
-        }
-        pattern.push(c);
     }
     pattern
 }
@@ -408,6 +409,7 @@ fn without_dumps(message: &str) -> &str {
 pub struct GrammarMatcher {
     matcher: Matcher,
     eos: TokenId,
+    bytes: usize,
 }
 
 impl GrammarMatcher {
@@ -416,7 +418,13 @@ impl GrammarMatcher {
         Self {
             matcher: self.matcher.deep_clone(),
             eos: self.eos,
+            bytes: self.bytes,
         }
+    }
+
+    /// Memory of the compiled grammar.
+    pub fn bytes(&self) -> usize {
+        self.bytes
     }
 
     /// Clears in `allowed` (bit 0 of word 0: token 0) the tokens that may not come next. Those of
@@ -433,17 +441,22 @@ impl GrammarMatcher {
                 .is_some_and(|word| word >> (id % 32) & 1 != 0)
         };
         let words = mask.as_ref().map_or(&[][..], |mask| mask.as_slice());
-        let may_end = self.eos == INVALID_TOKEN && self.matcher.is_accepting().unwrap_or(false)
-            || mask.is_none()
-            || bit(words, self.eos);
-        // The end ids, whose bits the next loop clears.
+        let may_end = match self.eos {
+            INVALID_TOKEN => self.is_accepting(),
+            eos => mask.is_none() || bit(words, eos),
+        };
+        // llguidance's own end token is one of `end_ids` or none at all.
+        let is_end = |id: u32| may_end || id != self.eos && bit(words, id);
         let ends: Vec<u32> = end_ids
             .iter()
             .copied()
-            .filter(|id| may_end && bit(allowed, *id))
+            .filter(|id| is_end(*id) && bit(allowed, *id))
             .collect();
         for (i, word) in allowed.iter_mut().enumerate() {
             *word &= words.get(i).copied().unwrap_or(0);
+        }
+        if let Some(word) = allowed.get_mut((self.eos / 32) as usize) {
+            *word &= !(1 << (self.eos % 32));
         }
         for id in ends {
             allowed[(id / 32) as usize] |= 1 << (id % 32);

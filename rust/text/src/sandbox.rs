@@ -150,6 +150,14 @@ pub fn check(bytes: usize, blocks: usize) -> Result<()> {
     })
 }
 
+/// Memory that this thread's sandbox holds now; 0 outside one.
+pub fn bytes_held() -> usize {
+    ACCOUNT.with(|account| match account.watch.get().is_null() {
+        true => 0,
+        false => (account.hard.get() - account.bytes_left.get()).max(0) as usize,
+    })
+}
+
 fn too_much_data(input: &str) -> Error {
     Error::new(
         ErrorCode::ResourceExhausted,
@@ -266,6 +274,8 @@ fn step_back<T>(thread: &JoinHandle<T>) {
 /// A thread's memory account; closed unless the thread is a working sandbox.
 struct Account {
     watch: Cell<*const Watch>,
+    /// `bytes_left` at first.
+    hard: Cell<i64>,
     bytes_left: Cell<i64>,
     /// The part of `bytes_left` that only the allocator may hand out.
     reserve: Cell<i64>,
@@ -278,6 +288,7 @@ thread_local! {
     static ACCOUNT: Account = const {
         Account {
             watch: Cell::new(null()),
+            hard: Cell::new(0),
             bytes_left: Cell::new(0),
             reserve: Cell::new(0),
             blocks_left: Cell::new(0),
@@ -289,6 +300,7 @@ thread_local! {
 impl Account {
     fn open(&self, watch: &Arc<Watch>, allowed: Allowance) {
         let hard = i64::try_from(allowed.bytes * HARD_LIMIT).unwrap_or(i64::MAX);
+        self.hard.set(hard);
         self.bytes_left.set(hard);
         self.reserve.set(hard - hard / HARD_LIMIT as i64);
         self.blocks_left.set(if allowed.stops_at_blocks {
@@ -422,6 +434,19 @@ mod tests {
         })
         .unwrap();
         assert!(check(usize::MAX, 0).is_ok(), "nothing is counted outside");
+    }
+
+    #[test]
+    fn what_is_held_is_known() {
+        assert_eq!(bytes_held(), 0);
+        let held = run(ALLOWED, &Arc::default(), || {
+            let before = bytes_held();
+            let data = vec![1u8; 1 << 16];
+            let held = bytes_held() - before;
+            drop(data);
+            Ok((held, bytes_held() - before))
+        });
+        assert_eq!(held.unwrap(), (1 << 16, 0));
     }
 
     #[test]

@@ -118,8 +118,14 @@ fn each_kind_accepts_its_own() {
         );
         fixture.check(
             Choice,
-            r#"["yes", "no", "a/b (c) \"d\"\n", "yes, é"]"#,
-            &["yes", "no", "a/b (c) \"d\"\n", "yes, é"],
+            r##"["yes", "no", "a/b (c) \"d\"\n", "yes, é", "^$.*+?{2}[x]|\\<>#&-~ ;:@`'_="]"##,
+            &[
+                "yes",
+                "no",
+                "a/b (c) \"d\"\n",
+                "yes, é",
+                "^$.*+?{2}[x]|\\<>#&-~ ;:@`'_=",
+            ],
             &["y", "maybe", "yesno", ""],
         );
         fixture.check(
@@ -190,6 +196,35 @@ fn tokens_beyond_the_model_are_barred() {
     assert!(words[0] != 0);
     assert_eq!(words[1] >> 8, 0);
     assert!(words[2..].iter().all(|word| *word == 0));
+}
+
+#[test]
+fn without_end_ids_the_end_is_no_token() {
+    let fixture = fixture("byte_level");
+    let mut matcher = fixture.compile(Regex, "a*");
+    let mut words = vec![u32::MAX; fixture.tokenizer.vocab_size().div_ceil(32)];
+    matcher.fill_mask(&mut words, &[]).unwrap();
+    assert!(matcher.is_accepting());
+    assert!(!has(&words, fixture.end));
+}
+
+#[test]
+fn a_grammar_may_name_special_tokens() {
+    let fixture = fixture("byte_level");
+    let end = fixture.end;
+    let name = String::from_utf8_lossy(fixture.tokenizer.token_bytes(end)).into_owned();
+    let other = (0..fixture.tokenizer.vocab_size() as u32)
+        .find(|id| fixture.tokenizer.is_special(*id) && *id != end)
+        .unwrap();
+    let called = String::from_utf8_lossy(fixture.tokenizer.token_bytes(other)).into_owned();
+    assert_ne!(name, called);
+    let mut matcher = fixture.compile(Lark, &format!("start: \"a\" {called} \"b\""));
+    matcher.advance(&fixture.encode("a")).unwrap();
+    let mask = fixture.mask(&mut matcher);
+    assert!(has(&mask, other) && !has(&mask, end));
+    // As text it is not the token.
+    let mut spelled = fixture.compile(Choice, &json!([called]).to_string());
+    assert!(!has(&fixture.mask(&mut spelled), other));
 }
 
 #[test]

@@ -31,6 +31,9 @@ class TokenConstraint {
   virtual void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) = 0;
   // Tokens that were emitted; they change the state.
   virtual void Commit(const int32_t* tokens, int32_t num_tokens) = 0;
+  // After FillMask has left no token that may be drawn: OK if the committed tokens are a whole
+  // output, which then ends with kStop, else why the choice fails.
+  virtual Status AtDeadEnd();
   // A copy in the same state, for another choice.
   virtual std::unique_ptr<TokenConstraint> Clone() const = 0;
 };
