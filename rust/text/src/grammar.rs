@@ -499,3 +499,16 @@ fn stuck(error: anyhow::Error) -> Error {
     };
     Error::new(ErrorCode::ResourceExhausted, sentence)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C++ copies one matcher from many threads at once.
+    #[test]
+    fn matchers_may_be_shared() {
+        fn shared<T: Send + Sync>() {}
+        shared::<GrammarMatcher>();
+        shared::<GrammarCompiler>();
+    }
+}

@@ -1,5 +1,5 @@
-// JointConstraint: several constraints of one choice as one. A token may be drawn if all of them allow
-// it. Owned and called as every TokenConstraint.
+// JointConstraint: several constraints of one choice as one. A token may be drawn if all of them
+// allow it. Owned and called as every TokenConstraint.
 #pragma once
 
 #include <memory>

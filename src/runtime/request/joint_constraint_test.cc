@@ -29,14 +29,16 @@ class Forbids final : public TokenConstraint {
 };
 
 TEST(JointConstraint, AllowsWhatAllAllow) {
-  const auto joint = Join(std::make_shared<Forbids>(1, 9), std::make_shared<Forbids>(4, 9))->Clone();
+  const auto joint =
+      Join(std::make_shared<Forbids>(1, 9), std::make_shared<Forbids>(4, 9))->Clone();
   uint32_t mask = ~0u;
   joint->FillMask({}, {&mask, 1});
   EXPECT_EQ(mask, ~0b10010u);
 }
 
 TEST(JointConstraint, IsWholeWhereAPartIs) {
-  const auto joint = Join(std::make_shared<Forbids>(1, 9), std::make_shared<Forbids>(4, 1))->Clone();
+  const auto joint =
+      Join(std::make_shared<Forbids>(1, 9), std::make_shared<Forbids>(4, 1))->Clone();
   EXPECT_EQ(joint->AtDeadEnd().code(), Code::kInvalidArgument);
   const int32_t token = 7;
   joint->Commit(&token, 1);
@@ -44,7 +46,8 @@ TEST(JointConstraint, IsWholeWhereAPartIs) {
 }
 
 TEST(JointConstraint, CopiesKeepTheirOwnState) {
-  const auto joint = Join(std::make_shared<Forbids>(1, 9), std::make_shared<Forbids>(4, 1))->Clone();
+  const auto joint =
+      Join(std::make_shared<Forbids>(1, 9), std::make_shared<Forbids>(4, 1))->Clone();
   const auto copy = joint->Clone();
   const int32_t token = 7;
   joint->Commit(&token, 1);

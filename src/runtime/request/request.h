@@ -21,7 +21,8 @@ using RequestId = uint64_t;
 constexpr int32_t kAllChoices = -1;  // instead of one choice's number
 
 // Restricts the tokens that may be drawn next. Owned by one choice of one request; called only by
-// the executor's thread, between draws; drafts never change its state.
+// the executor, between draws, on one thread at a time but not always the same; drafts never change
+// its state.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;

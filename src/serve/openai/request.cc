@@ -9,6 +9,7 @@
 
 #include "serve/field_reader.h"
 #include "serve/json.h"
+#include "serve/openai/constraint_fields.h"
 
 namespace tandem::serve::openai {
 namespace {
@@ -76,14 +77,6 @@ void ReadLogitBias(FieldReader& fields, TextRequest& text) {
 }
 
 void RefuseUnsupported(FieldReader& fields) {
-  if (const Json* format = fields.Get("response_format")) {
-    const Json* type = format->Find("type");
-    if (type == nullptr || type->AsString() == nullptr) {
-      fields.Fail("response_format", "must be an object with a type");
-    } else if (*type->AsString() != "text") {
-      fields.Fail("response_format", "only {\"type\":\"text\"} is supported by this server");
-    }
-  }
   for (const std::string_view name : {"tools", "functions"}) {
     const Json* tools = fields.Get(name);
     if (tools == nullptr) continue;
@@ -153,6 +146,7 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   text.sampling = ReadSampling(fields);
   text.stop = ReadStrings(fields, "stop");
   text.bad_words = ReadStrings(fields, "bad_words");
+  text.grammar = ReadGrammar(fields);
   ReadLogitBias(fields, text);
   text.num_choices = fields.Integer("n").value_or(1);
   CheckBestOf(fields, text.num_choices);
