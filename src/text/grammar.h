@@ -28,7 +28,7 @@ enum class GrammarKind : uint8_t {
   kLooseJsonSchema = 2,  // a keyword that is not supported is ignored
   kRegex = 3,            // Rust's syntax; the whole output matches
   kChoice = 4,           // a JSON array of strings: the output is one of them
-  kLark = 5,             // llguidance's dialect of Lark
+  kLark = 5,             // llguidance's dialect of Lark, or GBNF (rules with ::=)
   kGuidance = 6,         // llguidance's JSON: {"grammars": [...]}
 };
 

@@ -39,7 +39,7 @@ typedef enum TandemTextGrammarKind {
   TANDEM_TEXT_LOOSE_JSON_SCHEMA = 2,  // a keyword that is not supported is ignored
   TANDEM_TEXT_REGEX = 3,              // Rust's syntax; the whole output matches
   TANDEM_TEXT_CHOICE = 4,             // a JSON array of strings
-  TANDEM_TEXT_LARK = 5,               // llguidance's dialect of Lark
+  TANDEM_TEXT_LARK = 5,               // llguidance's dialect of Lark, or GBNF
   TANDEM_TEXT_GUIDANCE = 6,           // llguidance's JSON: {"grammars": [...]}
 } TandemTextGrammarKind;
 

@@ -16,6 +16,7 @@ use toktrie::{
 };
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::gbnf;
 use crate::sandbox::{self, Allowance, Strays};
 use crate::tokenizer::TextTokenizer;
 
@@ -33,7 +34,7 @@ pub enum GrammarKind {
     Regex = 3,
     /// A JSON array of strings: one of them is the output.
     Choice = 4,
-    /// llguidance's dialect of Lark.
+    /// llguidance's dialect of Lark, or GBNF.
     Lark = 5,
     /// llguidance's own JSON: {"grammars": [{"lark_grammar": ...}, {"json_schema": ...}]}.
     Guidance = 6,
@@ -53,6 +54,13 @@ impl GrammarKind {
         ]
         .get(number as usize)
         .copied()
+    }
+
+    fn is_json(self) -> bool {
+        matches!(
+            self,
+            Self::JsonObject | Self::JsonSchema | Self::LooseJsonSchema
+        )
     }
 
     /// For people.
@@ -115,6 +123,8 @@ impl GrammarLimits {
 const MAX_REGEX_BYTES: usize = 16 << 10;
 /// Sum of all `minItems` and `maxItems` of a schema: llguidance writes a rule for each item.
 const MAX_ITEMS: f64 = 20_000.0;
+/// Blanks after each other in JSON: an indentation of ten levels.
+const MAX_BLANKS: u16 = 40;
 /// Brackets inside each other in a grammar's text; in JSON serde_json's own limit (127) is lower.
 const MAX_DEPTH: usize = 200;
 /// What compiling one grammar may take. llguidance's limits end it some time later; until then it
@@ -135,6 +145,7 @@ pub struct GrammarCompiler {
     limits: GrammarLimits,
     /// Made by the first grammar: a trie of all tokens takes memory that most models never need.
     factory: OnceLock<std::result::Result<Arc<ParserFactory>, String>>,
+    blanks: Arc<BlankTokens>,
     strays: Arc<Strays>,
 }
 
@@ -143,8 +154,10 @@ impl GrammarCompiler {
     pub fn new(tokenizer: &TextTokenizer, vocab_size: usize, limits: GrammarLimits) -> Self {
         let count = tokenizer.vocab_size().min(vocab_size) as u32;
         let eos = tokenizer.eos().iter().copied().find(|id| *id < count);
+        let words: Vec<_> = (0..count).map(|id| word_of(tokenizer, id)).collect();
         Self {
-            words: (0..count).map(|id| word_of(tokenizer, id)).collect(),
+            blanks: Arc::new(BlankTokens::new(&words)),
+            words,
             eos: eos.unwrap_or(INVALID_TOKEN),
             limits,
             factory: OnceLock::new(),
@@ -156,9 +169,9 @@ impl GrammarCompiler {
     pub fn compile(&self, kind: GrammarKind, text: &str) -> Result<GrammarMatcher> {
         check_size(kind, text, self.limits.max_text_bytes as usize)?;
         let factory = self.factory()?;
-        let (text, eos) = (text.to_owned(), self.eos);
+        let (text, eos, blanks) = (text.to_owned(), self.eos, Arc::clone(&self.blanks));
         sandbox::run(COMPILING, &self.strays, move || {
-            compile(&factory, eos, kind, &text)
+            compile(&factory, eos, blanks, kind, &text)
         })
     }
 
@@ -186,6 +199,7 @@ impl GrammarCompiler {
 fn compile(
     factory: &ParserFactory,
     eos: TokenId,
+    blanks: Arc<BlankTokens>,
     kind: GrammarKind,
     text: &str,
 ) -> Result<GrammarMatcher> {
@@ -194,6 +208,10 @@ fn compile(
             matcher: Matcher::new(Ok(parser)),
             eos,
             bytes: sandbox::bytes_held(),
+            blanks: kind.is_json().then(|| BlankRuns {
+                tokens: blanks,
+                runs: Vec::new(),
+            }),
         }),
         Err(error) => Err(refusal(kind, &format!("{error:#}"))),
     }
@@ -224,7 +242,10 @@ fn grammar_of(kind: GrammarKind, text: &str) -> Result<TopLevelGrammar> {
         GrammarKind::Choice => choice_of(text),
         GrammarKind::Lark => {
             check_lark(text)?;
-            Ok(TopLevelGrammar::from_lark(text.to_owned()))
+            Ok(TopLevelGrammar::from_lark(match gbnf::is_gbnf(text) {
+                true => gbnf::to_lark(text)?,
+                false => text.to_owned(),
+            }))
         }
         GrammarKind::Guidance => {
             let grammar: TopLevelGrammar = from_json(kind, text)?;
@@ -410,6 +431,8 @@ pub struct GrammarMatcher {
     matcher: Matcher,
     eos: TokenId,
     bytes: usize,
+    /// Of JSON.
+    blanks: Option<BlankRuns>,
 }
 
 impl GrammarMatcher {
@@ -419,6 +442,7 @@ impl GrammarMatcher {
             matcher: self.matcher.deep_clone(),
             eos: self.eos,
             bytes: self.bytes,
+            blanks: self.blanks.clone(),
         }
     }
 
@@ -461,6 +485,9 @@ impl GrammarMatcher {
         for id in ends {
             allowed[(id / 32) as usize] |= 1 << (id % 32);
         }
+        if let Some(blanks) = &self.blanks {
+            blanks.bar_more(allowed);
+        }
         Ok(())
     }
 
@@ -469,11 +496,18 @@ impl GrammarMatcher {
         if self.is_complete() {
             return Ok(0);
         }
-        self.matcher.try_consume_tokens(tokens).map_err(stuck)
+        let taken = self.matcher.try_consume_tokens(tokens).map_err(stuck)?;
+        if let Some(blanks) = &mut self.blanks {
+            blanks.push(&tokens[..taken]);
+        }
+        Ok(taken)
     }
 
     /// Undoes the last `count` tokens taken.
     pub fn roll_back(&mut self, count: usize) -> Result<()> {
+        if let Some(blanks) = &mut self.blanks {
+            blanks.pop(count);
+        }
         self.matcher.rollback(count).map_err(stuck)
     }
 
@@ -486,6 +520,70 @@ impl GrammarMatcher {
     /// follow.
     pub fn is_complete(&self) -> bool {
         self.matcher.is_stopped() && self.matcher.stop_reason().is_ok()
+    }
+}
+
+/// What the blanks at the ends of all tokens are.
+struct BlankTokens {
+    /// A bit for each token that begins with a blank.
+    begin: Vec<u32>,
+    /// Blanks at the end of each token, and whether it has nothing else.
+    ends: Vec<(u16, bool)>,
+}
+
+impl BlankTokens {
+    fn new(words: &[Vec<u8>]) -> Self {
+        let is_blank = |byte: &&u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
+        let mut begin = vec![0; words.len().div_ceil(32)];
+        let mut ends = Vec::with_capacity(words.len());
+        for (id, word) in words.iter().enumerate() {
+            let count = word.iter().rev().take_while(is_blank).count();
+            ends.push((count as u16, count == word.len()));
+            if word.first().is_some_and(|byte| is_blank(&byte)) {
+                begin[id / 32] |= 1 << (id % 32);
+            }
+        }
+        Self { begin, ends }
+    }
+}
+
+/// Between the parts of a JSON text any number of blanks may stand, and a small or confused model
+/// writes nothing else until its tokens are used up. After `MAX_BLANKS` no more are allowed while
+/// anything else is.
+#[derive(Clone)]
+struct BlankRuns {
+    tokens: Arc<BlankTokens>,
+    /// After each token taken: the blanks at the end of the text.
+    runs: Vec<u16>,
+}
+
+impl BlankRuns {
+    fn push(&mut self, tokens: &[u32]) {
+        for id in tokens {
+            let (count, is_whole) = self.tokens.ends[*id as usize];
+            let before = self.runs.last().copied().unwrap_or(0);
+            let run = if is_whole {
+                before.saturating_add(count)
+            } else {
+                count
+            };
+            self.runs.push(run);
+        }
+    }
+
+    fn pop(&mut self, count: usize) {
+        self.runs.truncate(self.runs.len().saturating_sub(count));
+    }
+
+    fn bar_more(&self, allowed: &mut [u32]) {
+        let blank = |i: usize| self.tokens.begin.get(i).copied().unwrap_or(0);
+        let others = |(i, word): (usize, &u32)| word & !blank(i) != 0;
+        let is_long = self.runs.last().is_some_and(|run| *run >= MAX_BLANKS);
+        if is_long && allowed.iter().enumerate().any(others) {
+            for (i, word) in allowed.iter_mut().enumerate() {
+                *word &= !blank(i);
+            }
+        }
     }
 }
 

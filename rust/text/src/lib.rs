@@ -6,6 +6,7 @@
 mod error;
 mod families;
 mod ffi;
+mod gbnf;
 mod grammar;
 mod model;
 mod model_folder;

@@ -135,6 +135,12 @@ fn each_kind_accepts_its_own() {
             &["<>", "<a", "<a,>"],
         );
         fixture.check(
+            Lark,
+            "root ::= expr\nexpr ::= term ([-+] term)*\nterm ::= num | \"(\" expr \")\"\nnum ::= [0-9]+",
+            &["1", "1+22", "(1-2)+3"],
+            &["", "1+", "(1", "a"],
+        );
+        fixture.check(
             Guidance,
             r#"{"grammars": [{"lark_grammar": "start: \"x\" @sub"},
                              {"name": "sub", "json_schema": {"type": "null"}}]}"#,
@@ -196,6 +202,35 @@ fn tokens_beyond_the_model_are_barred() {
     assert!(words[0] != 0);
     assert_eq!(words[1] >> 8, 0);
     assert!(words[2..].iter().all(|word| *word == 0));
+}
+
+#[test]
+fn blanks_in_json_come_to_an_end() {
+    let fixture = fixture("byte_level");
+    let mut matcher = fixture.compile(JsonSchema, r#"{"const": [1, "  "]}"#);
+    matcher.advance(&fixture.encode("[")).unwrap();
+    let space = fixture.encode(" ")[0];
+    let line = fixture.encode("\n")[0];
+    let before = fixture.mask(&mut matcher);
+    assert!(has(&before, space) && has(&before, line));
+    for blank in [space, line].repeat(20) {
+        assert!(has(&fixture.mask(&mut matcher), blank));
+        matcher.advance(&[blank]).unwrap();
+    }
+    let mask = fixture.mask(&mut matcher);
+    assert!(!has(&mask, space) && !has(&mask, line));
+    assert!(has(&mask, fixture.encode("1")[0]));
+    matcher.roll_back(1).unwrap();
+    assert!(has(&fixture.mask(&mut matcher), space));
+    // Where nothing else fits they go on.
+    let mut matcher = fixture.compile(JsonSchema, &json!({"const": " ".repeat(60)}).to_string());
+    matcher.advance(&fixture.encode("\"")).unwrap();
+    for _ in 0..60 {
+        assert!(has(&fixture.mask(&mut matcher), space));
+        assert_eq!(matcher.advance(&[space]).unwrap(), 1);
+    }
+    assert_eq!(matcher.advance(&fixture.encode("\"")).unwrap(), 1);
+    assert!(matcher.is_complete());
 }
 
 #[test]

@@ -42,6 +42,11 @@ class ConstraintMasks {
   void Commit(const DeviceMemory::HostResults& results, int32_t items);
 
  private:
+  struct Job {
+    int32_t slot;
+    ops::ItemMasks* masks;  // `first` is set
+  };
+
   TokenConstraint*& At(int32_t slot) { return constraints_[static_cast<size_t>(slot)]; }
   std::span<const int32_t> DraftsOf(int32_t slot, const DeviceMemory::HostDrafts& drafts) const;
   DeviceMemory::HostDrafts InPlace() const { return {round_.slots.records, round_.slots.drafts}; }
@@ -49,11 +54,6 @@ class ConstraintMasks {
   bool FillMask(int32_t slot, std::span<const int32_t> ahead, std::span<uint32_t> mask);
   void FillItem(const Job& job, const DeviceMemory::HostDrafts& host, uint32_t* bits);
   size_t words() const { return static_cast<size_t>(round_.mask_words); }
-
-  struct Job {
-    int32_t slot;
-    ops::ItemMasks* masks;  // `first` is set
-  };
 
   const ops::Round& round_;
   const bool verifies_end_ids_;                // of the engine's own drafts
