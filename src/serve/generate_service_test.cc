@@ -193,13 +193,13 @@ TEST(GenerateServiceTest, AGrammarThatIsBeingCompiledDelaysNoOtherRequest) {
   SlowGrammarCodec codec;
   SteadyClock clock;
   ServiceOptions options;
-  options.inline_prompt_bytes = 4;
+  options.inline_prompt_bytes = 8;
   GenerateService service(engine, codec, GenerationDefaults(), clock, options);
   TextRequest with_grammar = Ask("tandem", 3);
   with_grammar.grammar = std::make_shared<const OutputGrammar>();
   const auto stream = service.Start(std::move(with_grammar));
-  EXPECT_EQ(service.Generate(Ask("a longer prompt", 3))->choices.at(0).text, "One");
-  EXPECT_EQ(service.Generate(Ask("a", 3))->choices.at(0).text, "One");
+  EXPECT_EQ(service.Generate(Ask("on a tandem", 3))->choices.at(0).text, "One");
+  EXPECT_EQ(service.Generate(Ask("tandem", 3))->choices.at(0).text, "One");
   codec.is_open = true;
   codec.is_open.notify_all();
   TextEvent event;
