@@ -6,6 +6,7 @@
 #include <thread>
 #include <vector>
 
+#include "tandem_text.h"
 #include "text/testing/tokenizers.h"
 
 namespace tandem {
@@ -77,6 +78,19 @@ TEST_F(GrammarTest, RefusalsAreSentences) {
   const auto set = GrammarSet::Create(*tokenizer_, tokenizer_->VocabSize(), small).value();
   EXPECT_EQ(set->Compile(GrammarKind::kRegex, "aaaaaaaaaaa").status().message(),
             "the regular expression has 11 bytes; at most 10 are compiled");
+}
+
+TEST(GrammarLimits, AreThoseOfTheLibrary) {
+  TandemTextGrammarLimits theirs;
+  tandem_text_grammar_default_limits(&theirs);
+  const GrammarLimits ours;
+  EXPECT_EQ(ours.max_text_bytes, theirs.max_text_bytes);
+  EXPECT_EQ(ours.max_items_in_row, theirs.max_items_in_row);
+  EXPECT_EQ(ours.initial_lexer_fuel, theirs.initial_lexer_fuel);
+  EXPECT_EQ(ours.step_lexer_fuel, theirs.step_lexer_fuel);
+  EXPECT_EQ(ours.step_max_items, theirs.step_max_items);
+  EXPECT_EQ(ours.max_lexer_states, theirs.max_lexer_states);
+  EXPECT_EQ(ours.max_grammar_size, theirs.max_grammar_size);
 }
 
 TEST_F(GrammarTest, ManyThreadsMayCompileAndCopy) {

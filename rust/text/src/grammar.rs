@@ -77,7 +77,6 @@ impl GrammarKind {
 
 /// What one grammar may cost. The defaults of the last six are llguidance's.
 #[derive(Debug, Clone)]
-#[repr(C)]
 pub struct GrammarLimits {
     pub max_text_bytes: u64,
     pub max_items_in_row: u64,
