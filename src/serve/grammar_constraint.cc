@@ -23,12 +23,35 @@ GrammarConstraint::GrammarConstraint(std::shared_ptr<const GrammarState> start, 
     : start_(std::move(start)), end_ids_(std::move(end_ids)), state_(std::move(state)) {}
 
 void GrammarConstraint::FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) {
-  failure_ = MoveTo(ahead);
-  if (failure_.ok()) {
-    failure_ = state_.FillMask(allowed, *end_ids_);
-    broken_ = !failure_.ok();
+  const size_t at = ahead.size();
+  failure_ = Knows(ahead, allowed.size()) ? Status() : MakeMask(ahead, allowed.size());
+  if (!failure_.ok()) {
+    std::ranges::fill(allowed, 0u);
+    return;
   }
-  if (!failure_.ok()) std::ranges::fill(allowed, 0u);
+  for (size_t i = 0; i < allowed.size(); ++i) allowed[i] &= masks_[at][i];
+}
+
+// Whether the mask after `ahead` has been made. state_ then stays where it is: the masks of longer
+// drafts may be asked for next.
+bool GrammarConstraint::Knows(std::span<const int32_t> ahead, size_t words) const {
+  const std::span<const int32_t> taken = Ahead();
+  return ahead.size() < num_masks_ && ahead.size() <= taken.size() &&
+         std::ranges::equal(ahead, taken.first(ahead.size())) &&
+         masks_[ahead.size()].size() == words;
+}
+
+Status GrammarConstraint::MakeMask(std::span<const int32_t> ahead, size_t words) {
+  TANDEM_RETURN_IF_ERROR(MoveTo(ahead));
+  const size_t at = ahead.size();
+  if (masks_.size() <= at) masks_.resize(at + 1);
+  masks_[at].assign(words, ~0u);
+  const Status status = state_.FillMask(masks_[at], *end_ids_);
+  broken_ = !status.ok();
+  // Known are those of all shorter drafts too.
+  const bool is_next = status.ok() && num_masks_ >= at;
+  num_masks_ = is_next ? at + 1 : std::min(num_masks_, at);
+  return status;
 }
 
 void GrammarConstraint::Commit(const int32_t* tokens, int32_t num_tokens) {
@@ -40,6 +63,7 @@ void GrammarConstraint::Commit(const int32_t* tokens, int32_t num_tokens) {
     broken_ = true;
   }
   committed_ += static_cast<size_t>(num_tokens);
+  num_masks_ = 0;
 }
 
 Status GrammarConstraint::AtDeadEnd() {
@@ -66,6 +90,7 @@ Status GrammarConstraint::MoveTo(std::span<const int32_t> ahead) {
   const std::span<const int32_t> before = Ahead();
   const auto kept = static_cast<size_t>(std::ranges::mismatch(before, ahead).in1 - before.begin());
   if (const size_t back = before.size() - kept; back > 0) {
+    num_masks_ = std::min(num_masks_, kept + 1);
     if (!state_.RollBack(back).ok()) {
       TANDEM_RETURN_IF_ERROR(Restart());
     } else {

@@ -31,6 +31,8 @@ class GrammarConstraint final : public TokenConstraint {
                     std::shared_ptr<const std::vector<int32_t>> end_ids);
 
   std::span<const int32_t> Ahead() const { return std::span(taken_).subspan(committed_); }
+  bool Knows(std::span<const int32_t> ahead, size_t words) const;
+  Status MakeMask(std::span<const int32_t> ahead, size_t words);
   Status MoveTo(std::span<const int32_t> ahead);
   Status Take(std::span<const int32_t> tokens);
   Status Restart();
@@ -40,8 +42,12 @@ class GrammarConstraint final : public TokenConstraint {
   GrammarState state_;          // after taken_
   std::vector<int32_t> taken_;  // the committed tokens, then drafts
   size_t committed_ = 0;
-  bool broken_ = false;  // state_ is unusable: made anew before its next use
-  Status failure_;       // of the last call
+  // Of taken_: the masks after the committed tokens and 0, 1, ... drafts, as far as they were asked
+  // for; on a CPU drafts are drawn under the masks that their verification needs again.
+  std::vector<std::vector<uint32_t>> masks_;
+  size_t num_masks_ = 0;  // valid ones
+  bool broken_ = false;   // state_ is unusable: made anew before its next use
+  Status failure_;        // of the last call
 };
 
 }  // namespace tandem::serve

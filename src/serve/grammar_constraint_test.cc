@@ -66,6 +66,10 @@ TEST_F(GrammarConstraintTest, MasksAreEqualWithAndWithoutDrafts) {
     for (size_t i = 0; i <= most; ++i) {
       ASSERT_EQ(MaskOf(*drafted, std::span(drafts).first(i)), masks[at + i]) << at << "+" << i;
     }
+    for (size_t i = 0; i <= most; ++i) {  // once more, in any order
+      const size_t length = random() % (most + 1);
+      ASSERT_EQ(MaskOf(*drafted, std::span(drafts).first(length)), masks[at + length]);
+    }
     if (random() % 3 == 0) drafted = drafted->Clone();
     if (most > 0 && random() % 3 == 0) {
       drafts.back() = tokenizer_->EosIds()[0];  // no token follows it

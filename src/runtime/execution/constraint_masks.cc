@@ -32,6 +32,7 @@ ConstraintMasks::ConstraintMasks(const ExecutorConfig& config, const ops::Round&
       constraints_(static_cast<size_t>(config.max_batch_size)) {
   if (config.on_host) draft_masks_.resize(constraints_.size() * words());
   jobs_.reserve(constraints_.size());
+  seqs_.reserve(constraints_.size());
 }
 
 void ConstraintMasks::Set(int32_t slot, TokenConstraint* constraint) {
@@ -47,6 +48,18 @@ std::span<const int32_t> ConstraintMasks::DraftsOf(int32_t slot,
 
 std::span<uint32_t> ConstraintMasks::DraftMask(int32_t seq) {
   return std::span(draft_masks_).subspan(static_cast<size_t>(seq) * words(), words());
+}
+
+template <typename Fn>
+void ConstraintMasks::ForEach(size_t count, Fn&& fill) {
+  if (count < 2) {
+    if (count == 1) fill(0);
+    return;
+  }
+  std::atomic<size_t> next = 0;
+  pool_->Run([&](int) {
+    for (size_t i = next++; i < count; i = next++) fill(i);
+  });
 }
 
 // The tokens that may follow the committed tokens and then `ahead`; false if no token may.
@@ -77,9 +90,14 @@ void ConstraintMasks::CutLookUps(const BatchPlan& plan) {
 }
 
 void ConstraintMasks::MaskDrafts(const ops::PassBounds& bounds) {
+  seqs_.clear();
   for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
+    const ops::RowRange& range = round_.draft.ranges[seq];
+    if (range.num_logits != 0 && Constrains(range.slot)) seqs_.push_back(seq);
+  }
+  ForEach(seqs_.size(), [this](size_t i) {
+    const int32_t seq = seqs_[i];
     ops::RowRange& range = round_.draft.ranges[seq];
-    if (range.num_logits == 0 || !Constrains(range.slot)) continue;
     const std::span<uint32_t> mask = DraftMask(seq);
     ops::SampleRow& row = round_.draft.samples[range.first_logits];
     if (FillMask(range.slot, DraftsOf(range.slot, InPlace()), mask)) {
@@ -88,7 +106,7 @@ void ConstraintMasks::MaskDrafts(const ops::PassBounds& bounds) {
       row = {};
       range.num_logits = 0;
     }
-  }
+  });
 }
 
 // ---- The target's rows ----
@@ -105,14 +123,7 @@ int32_t ConstraintMasks::FillTarget(const BatchPlan& plan, const DeviceMemory::H
     jobs_.push_back({.slot = item.slot, .masks = &masks.items[i]});
     count += static_cast<int32_t>(DraftsOf(item.slot, drafts).size()) + 1;
   }
-  if (jobs_.size() < 2) {
-    for (const Job& job : jobs_) FillItem(job, drafts, masks.bits);
-    return count;
-  }
-  std::atomic<size_t> next = 0;
-  pool_->Run([&](int) {
-    for (size_t i = next++; i < jobs_.size(); i = next++) FillItem(jobs_[i], drafts, masks.bits);
-  });
+  ForEach(jobs_.size(), [&](size_t i) { FillItem(jobs_[i], drafts, masks.bits); });
   return count;
 }
 

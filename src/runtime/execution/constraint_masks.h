@@ -51,6 +51,9 @@ class ConstraintMasks {
   std::span<const int32_t> DraftsOf(int32_t slot, const DeviceMemory::HostDrafts& drafts) const;
   DeviceMemory::HostDrafts InPlace() const { return {round_.slots.records, round_.slots.drafts}; }
   std::span<uint32_t> DraftMask(int32_t seq);
+  // Calls fill(i) for each i below `count`, on several threads.
+  template <typename Fn>
+  void ForEach(size_t count, Fn&& fill);
   bool FillMask(int32_t slot, std::span<const int32_t> ahead, std::span<uint32_t> mask);
   void FillItem(const Job& job, const DeviceMemory::HostDrafts& host, uint32_t* bits);
   size_t words() const { return static_cast<size_t>(round_.mask_words); }
@@ -60,6 +63,7 @@ class ConstraintMasks {
   std::vector<TokenConstraint*> constraints_;  // by slot
   std::vector<uint32_t> draft_masks_;  // on the host: [max_batch_size, mask_words] of a draft pass
   std::vector<Job> jobs_;              // of the step whose masks are filled
+  std::vector<int32_t> seqs_;          // constrained ones of a draft pass
   std::unique_ptr<ThreadPool> pool_;   // null before the first constrained sequence
 };
 
