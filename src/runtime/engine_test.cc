@@ -686,20 +686,25 @@ TEST_F(EngineTest, HigherPriorityStartsFirst) {
   EXPECT_EQ(ended, (std::vector<RequestId>{ids[2], ids[0], ids[3], ids[1]}));
 }
 
-// Allows nothing once `length` tokens were committed.
+// Allows nothing once `length` tokens were committed, which may be a whole output.
 class DeadEnd final : public TokenConstraint {
  public:
-  explicit DeadEnd(int32_t length) : left_(length) {}
+  explicit DeadEnd(int32_t length, bool is_whole = false) : left_(length), is_whole_(is_whole) {}
   void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
     if (static_cast<int32_t>(ahead.size()) >= left_) allowed[0] = allowed[1] = 0;
   }
   void Commit(const int32_t* /*tokens*/, int32_t num_tokens) override { left_ -= num_tokens; }
+  Status AtDeadEnd() override {
+    EXPECT_EQ(left_, 0);
+    return is_whole_ ? Status() : TokenConstraint::AtDeadEnd();
+  }
   std::unique_ptr<TokenConstraint> Clone() const override {
     return std::make_unique<DeadEnd>(*this);
   }
 
  private:
   int32_t left_;
+  bool is_whole_;
 };
 
 TEST_F(EngineTest, ARequestFailsAlone) {
@@ -714,6 +719,24 @@ TEST_F(EngineTest, ARequestFailsAlone) {
     EXPECT_EQ(outputs[1][0].tokens.size(), 6u);
     EXPECT_THAT(outputs[1][0].error.message(), HasSubstr("allows no token"));
     EXPECT_EQ(engine_->Stats().requests_failed, 1);
+  }
+}
+
+TEST_F(EngineTest, AWholeOutputStopsWhereNoTokenMayFollow) {
+  for (const DraftMode mode : {DraftMode::kOff, DraftMode::kFixed}) {
+    setup_.options.draft_mode = mode;
+    Make();
+    Request whole = SimpleRequest({1, 2}, 20);
+    whole.constraint = std::make_shared<DeadEnd>(6, /*is_whole=*/true);
+    whole.num_choices = 3;
+    const auto outputs = RunRequests(*engine_, {SimpleRequest({1, 2}, 20), whole});
+    EXPECT_EQ(outputs[0][0].finish, FinishReason::kLength);
+    for (const auto& output : outputs[1]) {
+      EXPECT_EQ(output.finish, FinishReason::kStop);
+      EXPECT_EQ(output.tokens.size(), 6u);
+      EXPECT_TRUE(output.error.ok());
+    }
+    EXPECT_EQ(engine_->Stats().requests_failed, 0);
   }
 }
 

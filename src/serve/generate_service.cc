@@ -10,6 +10,7 @@
 #include "base/bounded_queue.h"
 #include "base/mutex.h"
 #include "serve/active_request.h"
+#include "serve/worker.h"
 
 namespace tandem::serve {
 namespace {
@@ -53,7 +54,8 @@ struct GenerateService::Impl {
         options(service_options),
         metrics(service_metrics),
         limits(engine_client.limits()),
-        to_tokenize(static_cast<size_t>(limits.max_queue_size)) {
+        to_tokenize(static_cast<size_t>(limits.max_queue_size)),
+        grammars(static_cast<size_t>(limits.max_queue_size)) {
     pump = std::thread([this] { Pump(); });
     tokenizer = std::thread([this] { Tokenize(); });
   }
@@ -304,6 +306,7 @@ struct GenerateService::Impl {
   std::atomic<bool> stop{false};
   std::thread pump;
   std::thread tokenizer;
+  Worker grammars;  // begins requests with a grammar: compiling one delays no other prompt
 };
 
 GenerateService::GenerateService(EngineClient& engine, const TextCodec& codec,
@@ -330,10 +333,16 @@ std::unique_ptr<TextStream> GenerateService::Start(TextRequest text, std::functi
   request->started = impl_->clock.Now();
   const bool is_quick =
       PromptBytes(text) <= impl_->options.inline_prompt_bytes && text.bad_words.empty();
+  const bool has_grammar = text.grammar != nullptr;
   request->text = std::move(text);
   auto stream = std::make_unique<TextStream>(
       request, [impl = impl_.get(), request] { impl->Leave(*request); });
-  if (is_quick) {
+  if (has_grammar) {
+    if (!impl_->grammars.TryRun([impl = impl_.get(), request] { impl->Begin(request); })) {
+      impl_->Refuse(*request, ResourceExhausted("too many requests with a grammar wait for it to "
+                                                "be compiled, please try again later"));
+    }
+  } else if (is_quick) {
     impl_->Begin(request);
   } else if (std::shared_ptr<ActiveRequest> queued = request;
              !impl_->to_tokenize.TryPush(std::move(queued))) {

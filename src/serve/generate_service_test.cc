@@ -177,6 +177,37 @@ class GatedCodec final : public ByteCodec {
   mutable std::atomic<int> num_encoded{0};
 };
 
+// Compiles no grammar until it is opened.
+class SlowGrammarCodec final : public ByteCodec {
+ public:
+  Result<std::shared_ptr<const TokenConstraint>> FollowGrammar(
+      const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const override {
+    is_open.wait(false);
+    return ByteCodec::FollowGrammar(grammar, end_ids);
+  }
+  std::atomic<bool> is_open{false};
+};
+
+TEST(GenerateServiceTest, AGrammarThatIsBeingCompiledDelaysNoOtherRequest) {
+  FakeEngine engine{FakeEngineOptions()};
+  SlowGrammarCodec codec;
+  SteadyClock clock;
+  ServiceOptions options;
+  options.inline_prompt_bytes = 8;
+  GenerateService service(engine, codec, GenerationDefaults(), clock, options);
+  TextRequest with_grammar = Ask("tandem", 3);
+  with_grammar.grammar = std::make_shared<const OutputGrammar>();
+  const auto stream = service.Start(std::move(with_grammar));
+  EXPECT_EQ(service.Generate(Ask("on a tandem", 3))->choices.at(0).text, "One");
+  EXPECT_EQ(service.Generate(Ask("tandem", 3))->choices.at(0).text, "One");
+  codec.is_open = true;
+  codec.is_open.notify_all();
+  TextEvent event;
+  ASSERT_TRUE(stream->Next(event));
+  EXPECT_TRUE(event.error.ok()) << event.error.message();
+  EXPECT_NE(engine.last_request().constraint, nullptr);
+}
+
 TEST(GenerateServiceTest, ATimeoutBeginsWhenTheRequestArrives) {
   FakeEngine engine;
   GatedCodec codec;

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/reason.h"
+#include "runtime/request/joint_constraint.h"
 #include "runtime/request/sampling_parameters.h"
 #include "runtime/request/validate_request.h"
 
@@ -206,7 +207,16 @@ Status FillBadWords(const TextRequest& text, const TextCodec& codec, Request& re
   }
   Result<std::shared_ptr<const TokenConstraint>> constraint = codec.BanWords(text.bad_words);
   if (!constraint.ok()) return AtField("bad_words", constraint.status());
-  request.constraint = *std::move(constraint);
+  request.constraint = Join(request.constraint, *std::move(constraint));
+  return {};
+}
+
+Status FillGrammar(const TextRequest& text, const TextCodec& codec, Request& request) {
+  if (text.grammar == nullptr) return {};
+  Result<std::shared_ptr<const TokenConstraint>> constraint =
+      codec.FollowGrammar(*text.grammar, request.end_ids);
+  if (!constraint.ok()) return AtField(text.grammar->field, constraint.status());
+  request.constraint = Join(*std::move(constraint), request.constraint);
   return {};
 }
 
@@ -328,6 +338,7 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   TANDEM_ASSIGN_OR_RETURN(request.prompt, PromptTokens(text, codec, engine));
   if (request.prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
   TANDEM_RETURN_IF_ERROR(FillMaxTokens(text, engine, request));
+  TANDEM_RETURN_IF_ERROR(FillGrammar(text, codec, request));
   return request;
 }
 

@@ -6,6 +6,7 @@
 #include <functional>
 #include <string>
 #include <type_traits>
+#include <vector>
 
 #include "base/reason.h"
 #include "serve/testing/byte_codec.h"
@@ -280,6 +281,33 @@ TEST(RequestBuilderTest, PassesBiasBadWordsAndEndThrough) {
   EXPECT_TRUE(built->end_ids.empty());
   EXPECT_EQ(built->seed, 7u);
   EXPECT_EQ(built->deadline, Nanos(std::chrono::seconds(3)));
+}
+
+std::shared_ptr<const OutputGrammar> OnlyText(std::string text) {
+  return std::make_shared<const OutputGrammar>(OutputGrammar{
+      .kind = GrammarKind::kChoice, .text = std::move(text), .field = "guided_choice"});
+}
+
+TEST(RequestBuilderTest, AGrammarAndBadWordsAreOneConstraint) {
+  const Result<Request> built = Build([](TextRequest& t) {
+    t.grammar = OnlyText("a");
+    t.bad_words = {"xa"};
+  });
+  ASSERT_TRUE(built.ok()) << built.status().message();
+  const auto mask_of = [](const Request& request) {
+    std::vector<uint32_t> mask(9, ~0u);
+    request.constraint->Clone()->FillMask({}, mask);
+    return mask;
+  };
+  EXPECT_EQ(mask_of(*built), std::vector<uint32_t>(9));
+  const Result<Request> grammar = Build([](TextRequest& t) { t.grammar = OnlyText("a"); });
+  std::vector<uint32_t> only_a(9);
+  only_a[static_cast<size_t>(ByteCodec::TokenOf('a') / 32)] |= 1u << (ByteCodec::TokenOf('a') % 32);
+  EXPECT_EQ(mask_of(*grammar), only_a);
+}
+
+TEST(RequestBuilderTest, ARefusedGrammarIsNamedByItsField) {
+  EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.grammar = OnlyText("refused"); }), "guided_choice");
 }
 
 }  // namespace

@@ -6,9 +6,11 @@
 #include <iterator>
 #include <utility>
 
+#include "serve/grammar_constraint.h"
 #include "text/bad_words.h"
 #include "text/chat_template.h"
 #include "text/detokenizer.h"
+#include "text/grammar.h"
 #include "text/tokenizer.h"
 
 namespace tandem::serve {
@@ -61,9 +63,11 @@ class BadWordsConstraint final : public TokenConstraint {
 class ModelTextCodec final : public TextCodec {
  public:
   ModelTextCodec(std::shared_ptr<const Tokenizer> tokenizer,
-                 std::shared_ptr<const ChatTemplate> chat, int64_t model_vocab)
+                 std::shared_ptr<const ChatTemplate> chat, std::shared_ptr<GrammarSet> grammars,
+                 int64_t model_vocab)
       : tokenizer_(std::move(tokenizer)),
         chat_(std::move(chat)),
+        grammars_(std::move(grammars)),
         vocab_size_(static_cast<int32_t>(std::min<int64_t>(tokenizer_->VocabSize(), model_vocab))) {
   }
 
@@ -114,6 +118,16 @@ class ModelTextCodec final : public TextCodec {
                             BadWords::Compile(tokenizer_, words));
     return std::shared_ptr<const TokenConstraint>(std::make_shared<BadWordsConstraint>(automaton));
   }
+  Result<std::shared_ptr<const TokenConstraint>> FollowGrammar(
+      const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const override {
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const GrammarState> start,
+                            grammars_->Compile(grammar.kind, grammar.text));
+    TANDEM_ASSIGN_OR_RETURN(
+        std::unique_ptr<GrammarConstraint> constraint,
+        GrammarConstraint::Create(std::move(start),
+                                  std::make_shared<const std::vector<int32_t>>(end_ids)));
+    return std::shared_ptr<const TokenConstraint>(std::move(constraint));
+  }
 
  private:
   // A special token's id may lie beyond the model's.
@@ -121,6 +135,7 @@ class ModelTextCodec final : public TextCodec {
 
   const std::shared_ptr<const Tokenizer> tokenizer_;
   const std::shared_ptr<const ChatTemplate> chat_;  // null when the model has none
+  const std::shared_ptr<GrammarSet> grammars_;
   const int32_t vocab_size_;
 };
 
@@ -139,8 +154,10 @@ Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& mo
   } else if (loaded.status().code() != Code::kNotFound) {
     return loaded.status();
   }
-  return std::unique_ptr<TextCodec>(
-      std::make_unique<ModelTextCodec>(std::move(tokenizer), std::move(chat), model_vocab));
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<GrammarSet> grammars,
+                          GrammarSet::Create(*tokenizer, model_vocab));
+  return std::unique_ptr<TextCodec>(std::make_unique<ModelTextCodec>(
+      std::move(tokenizer), std::move(chat), std::move(grammars), model_vocab));
 }
 
 }  // namespace tandem::serve

@@ -14,6 +14,7 @@
 
 #include "base/status.h"
 #include "runtime/request/request.h"
+#include "serve/text_request.h"
 
 namespace tandem::serve {
 
@@ -65,6 +66,10 @@ class TextCodec {
   // A constraint that never allows any of the words, however it is spelled in tokens.
   virtual Result<std::shared_ptr<const TokenConstraint>> BanWords(
       const std::vector<std::string>& words) const = 0;
+  // A constraint to the sentences of a grammar. `end_ids` are allowed where one ends. Compiling may
+  // take seconds. INVALID_ARGUMENT without a field if the grammar is refused.
+  virtual Result<std::shared_ptr<const TokenConstraint>> FollowGrammar(
+      const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const = 0;
 };
 
 // Reads the tokenizer of a folder and the files next to it, for a model of `model_vocab` tokens.

@@ -14,6 +14,7 @@
 #include "base/status.h"
 #include "runtime/request/request.h"
 #include "runtime/request/sampling_parameters.h"
+#include "text/grammar.h"
 
 namespace tandem::serve {
 
@@ -31,6 +32,13 @@ struct FieldNames {
   std::string_view num_choices = "n";
   std::string_view stop = "stop";
   std::string_view logit_bias = "logit_bias";
+};
+
+// What the answer must look like.
+struct OutputGrammar {
+  GrammarKind kind = GrammarKind::kJsonObject;
+  std::string text;
+  std::string field;  // the client's word for it
 };
 
 // Exactly one of text, tokens and messages is the prompt.
@@ -57,6 +65,7 @@ struct TextRequest {
   // As `stop` and `bad_words` for token ids; the tokens of a stop sequence are part of the answer.
   std::vector<std::vector<int32_t>> stop_sequences;
   std::vector<std::vector<int32_t>> banned_sequences;
+  std::shared_ptr<const OutputGrammar> grammar;           // null: any answer
   std::vector<std::pair<int64_t, double>> logit_bias;     // token id, added value
   std::vector<std::pair<std::string, double>> word_bias;  // every token of the word
   std::optional<int64_t> end_id;                          // instead of the model's; -1: none

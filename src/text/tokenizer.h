@@ -87,6 +87,9 @@ class Tokenizer {
   // Ids of ordinary tokens with bytes, in the order of their bytes; made on first use.
   std::span<const int32_t> IdsByBytes() const;
 
+  // For the other files of this folder.
+  const TextTokenizer* handle() const { return handle_; }
+
  private:
   struct SortedIds;
   Tokenizer(TextTokenizer* handle, Options options);

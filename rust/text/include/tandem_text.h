@@ -1,7 +1,7 @@
-// The C interface of rust/text: tokenizers and chat templates. Used only by src/text.
+// The C interface of rust/text: tokenizers, chat templates and grammars. Used only by src/text.
 //
 // A handle comes from a `_new` or `_load` and goes back once to its `_free`; between them it is
-// immutable and may be used by any number of threads. Functions that can fail return a
+// immutable and may be used by any number of threads, but a matcher by one at a time. Functions that can fail return a
 // TandemTextCode and, when it is not 0, fill `error` with a sentence that the caller frees. No
 // function unwinds: a panic inside is code 5. Text is UTF-8 with a length, never NUL-terminated.
 // rust/text/tests/header.rs checks this file against the definitions.
@@ -30,6 +30,18 @@ typedef enum TandemTextCode {
 
 typedef struct TextTokenizer TextTokenizer;
 typedef struct TemplateSet TemplateSet;
+typedef struct GrammarCompiler GrammarCompiler;
+typedef struct GrammarMatcher GrammarMatcher;
+
+typedef enum TandemTextGrammarKind {
+  TANDEM_TEXT_JSON_OBJECT = 0,        // any JSON object; the text is not read
+  TANDEM_TEXT_JSON_SCHEMA = 1,        // a keyword that is not supported is an error
+  TANDEM_TEXT_LOOSE_JSON_SCHEMA = 2,  // a keyword that is not supported is ignored
+  TANDEM_TEXT_REGEX = 3,              // Rust's syntax; the whole output matches
+  TANDEM_TEXT_CHOICE = 4,             // a JSON array of strings
+  TANDEM_TEXT_LARK = 5,               // llguidance's dialect of Lark, or GBNF
+  TANDEM_TEXT_GUIDANCE = 6,           // llguidance's JSON: {"grammars": [...]}
+} TandemTextGrammarKind;
 
 // Bytes owned by the library until tandem_text_buffer_free.
 typedef struct TandemTextBuffer {
@@ -58,6 +70,17 @@ typedef struct TandemTextTokenizerInfo {
   const uint32_t* eos_ids;  // lives as long as the tokenizer
   size_t eos_count;
 } TandemTextTokenizerInfo;
+
+// What one grammar may cost: the bytes of its text, then llguidance's ParserLimits.
+typedef struct TandemTextGrammarLimits {
+  uint64_t max_text_bytes;
+  uint64_t max_items_in_row;    // branches of an unambiguous grammar
+  uint64_t initial_lexer_fuel;  // regex nodes while compiling; 50,000 take a millisecond
+  uint64_t step_lexer_fuel;     // regex nodes of a mask; 14,000 take a millisecond
+  uint64_t step_max_items;      // parser items of a mask; 20,000 take a millisecond
+  uint64_t max_lexer_states;    // 1 to 2 KB each
+  uint64_t max_grammar_size;    // symbols in rules
+} TandemTextGrammarLimits;
 
 void tandem_text_buffer_free(TandemTextBuffer buffer);
 void tandem_text_ids_free(TandemTextIds ids);
@@ -95,6 +118,39 @@ uint32_t tandem_text_template_render(const TemplateSet* templates, TandemTextVie
                                      TandemTextView variables_json, bool add_generation_prompt,
                                      int64_t now_unix_seconds, TandemTextBuffer* out,
                                      TandemTextBuffer* error);
+
+void tandem_text_grammar_default_limits(TandemTextGrammarLimits* out);
+// For one tokenizer and a model with `vocab_size` tokens; both may be freed before it.
+uint32_t tandem_text_grammar_compiler_new(const TextTokenizer* tokenizer, size_t vocab_size,
+                                          const TandemTextGrammarLimits* limits,
+                                          GrammarCompiler** out, TandemTextBuffer* error);
+void tandem_text_grammar_compiler_free(GrammarCompiler* compiler);
+// A matcher at the start of the grammar; `kind` is a TandemTextGrammarKind. It may be freed after
+// its compiler.
+uint32_t tandem_text_grammar_compile(const GrammarCompiler* compiler, uint32_t kind,
+                                     TandemTextView text, GrammarMatcher** out,
+                                     TandemTextBuffer* error);
+// A copy in the same state that shares nothing with `matcher`.
+uint32_t tandem_text_matcher_clone(const GrammarMatcher* matcher, GrammarMatcher** out,
+                                   TandemTextBuffer* error);
+void tandem_text_matcher_free(GrammarMatcher* matcher);
+// Clears in `allowed` (bit 0 of word 0: token 0) the tokens that may not come next. Those of
+// `end_ids` are kept where the output may end, and where the grammar names them. An error is final.
+uint32_t tandem_text_matcher_fill_mask(GrammarMatcher* matcher, uint32_t* allowed, size_t words,
+                                       const uint32_t* end_ids, size_t end_count,
+                                       TandemTextBuffer* error);
+// Takes the tokens up to the first that the grammar does not admit; `taken` says how many.
+uint32_t tandem_text_matcher_advance(GrammarMatcher* matcher, const uint32_t* tokens, size_t count,
+                                     size_t* taken, TandemTextBuffer* error);
+// Undoes the last `count` tokens taken.
+uint32_t tandem_text_matcher_roll_back(GrammarMatcher* matcher, size_t count,
+                                       TandemTextBuffer* error);
+// Whether the output must end here: nothing may follow.
+bool tandem_text_matcher_is_complete(const GrammarMatcher* matcher);
+// Whether the output may end here.
+bool tandem_text_matcher_is_accepting(GrammarMatcher* matcher);
+// Memory of the compiled grammar, which the matcher's copies share.
+size_t tandem_text_matcher_bytes(const GrammarMatcher* matcher);
 
 #ifdef __cplusplus
 }  // extern "C"

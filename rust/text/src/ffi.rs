@@ -8,6 +8,7 @@ use std::path::Path;
 use std::sync::Once;
 
 use crate::error::{panic_text, Error, ErrorCode, Result};
+use crate::grammar::{GrammarCompiler, GrammarKind, GrammarLimits, GrammarMatcher};
 use crate::template::TemplateSet;
 use crate::tokenizer::TextTokenizer;
 
@@ -42,6 +43,18 @@ pub struct TandemTextTokenizerInfo {
     pad_id: i64,
     eos_ids: *const u32,
     eos_count: usize,
+}
+
+/// What one grammar may cost.
+#[repr(C)]
+pub struct TandemTextGrammarLimits {
+    max_text_bytes: u64,
+    max_items_in_row: u64,
+    initial_lexer_fuel: u64,
+    step_lexer_fuel: u64,
+    step_max_items: u64,
+    max_lexer_states: u64,
+    max_grammar_size: u64,
 }
 
 impl TandemTextView {
@@ -317,4 +330,171 @@ pub unsafe extern "C" fn tandem_text_template_render(
         out.write(TandemTextBuffer::from_string(text));
         Ok(())
     })
+}
+
+/// # Safety
+/// `out` must be writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_grammar_default_limits(out: *mut TandemTextGrammarLimits) {
+    let limits = GrammarLimits::default();
+    out.write(TandemTextGrammarLimits {
+        max_text_bytes: limits.max_text_bytes,
+        max_items_in_row: limits.max_items_in_row,
+        initial_lexer_fuel: limits.initial_lexer_fuel,
+        step_lexer_fuel: limits.step_lexer_fuel,
+        step_max_items: limits.step_max_items,
+        max_lexer_states: limits.max_lexer_states,
+        max_grammar_size: limits.max_grammar_size,
+    });
+}
+
+/// # Safety
+/// `tokenizer` must be live, `limits` readable, `out` and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_grammar_compiler_new(
+    tokenizer: *const TextTokenizer,
+    vocab_size: usize,
+    limits: *const TandemTextGrammarLimits,
+    out: *mut *mut GrammarCompiler,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        let limits = &*limits;
+        let limits = GrammarLimits {
+            max_text_bytes: limits.max_text_bytes,
+            max_items_in_row: limits.max_items_in_row,
+            initial_lexer_fuel: limits.initial_lexer_fuel,
+            step_lexer_fuel: limits.step_lexer_fuel,
+            step_max_items: limits.step_max_items,
+            max_lexer_states: limits.max_lexer_states,
+            max_grammar_size: limits.max_grammar_size,
+        };
+        let compiler = GrammarCompiler::new(&*tokenizer, vocab_size, limits);
+        out.write(Box::into_raw(Box::new(compiler)));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `compiler` must be live or null.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_grammar_compiler_free(compiler: *mut GrammarCompiler) {
+    if !compiler.is_null() {
+        drop(Box::from_raw(compiler));
+    }
+}
+
+/// # Safety
+/// `compiler` must be live, `text` readable, `out` and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_grammar_compile(
+    compiler: *const GrammarCompiler,
+    kind: u32,
+    text: TandemTextView,
+    out: *mut *mut GrammarMatcher,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        let kind = GrammarKind::of(kind).ok_or_else(|| Error::invalid("no such grammar kind"))?;
+        let matcher = (*compiler).compile(kind, text.text("the grammar")?)?;
+        out.write(Box::into_raw(Box::new(matcher)));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `matcher` must be live and not in use, `out` and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_matcher_clone(
+    matcher: *const GrammarMatcher,
+    out: *mut *mut GrammarMatcher,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        out.write(Box::into_raw(Box::new((*matcher).deep_clone())));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `matcher` must be live or null.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_matcher_free(matcher: *mut GrammarMatcher) {
+    if !matcher.is_null() {
+        drop(Box::from_raw(matcher));
+    }
+}
+
+/// # Safety
+/// `matcher` must be live, `allowed` and `end_ids` as long as said, `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_matcher_fill_mask(
+    matcher: *mut GrammarMatcher,
+    allowed: *mut u32,
+    words: usize,
+    end_ids: *const u32,
+    end_count: usize,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        let ends = slice_of(end_ids, end_count);
+        (*matcher).fill_mask(std::slice::from_raw_parts_mut(allowed, words), ends)
+    })
+}
+
+/// # Safety
+/// `matcher` must be live, `tokens` as long as said, `taken` and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_matcher_advance(
+    matcher: *mut GrammarMatcher,
+    tokens: *const u32,
+    count: usize,
+    taken: *mut usize,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        taken.write((*matcher).advance(slice_of(tokens, count))?);
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `matcher` must be live and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_matcher_roll_back(
+    matcher: *mut GrammarMatcher,
+    count: usize,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || (*matcher).roll_back(count))
+}
+
+/// # Safety
+/// `matcher` must be live.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_matcher_is_complete(matcher: *const GrammarMatcher) -> bool {
+    (*matcher).is_complete()
+}
+
+/// # Safety
+/// `matcher` must be live.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_matcher_is_accepting(matcher: *mut GrammarMatcher) -> bool {
+    (*matcher).is_accepting()
+}
+
+/// # Safety
+/// `matcher` must be live.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_matcher_bytes(matcher: *const GrammarMatcher) -> usize {
+    (*matcher).bytes()
+}
+
+/// # Safety
+/// `data` must point to `len` readable ids, or `len` be 0.
+unsafe fn slice_of<'a>(data: *const u32, len: usize) -> &'a [u32] {
+    match len {
+        0 => &[],
+        len => std::slice::from_raw_parts(data, len),
+    }
 }

@@ -1,4 +1,4 @@
-//! Tokenizer and chat templates of Tandem, with the C interface `include/tandem_text.h`.
+//! Tokenizer, chat templates and grammars of Tandem, with the C interface `include/tandem_text.h`.
 //!
 //! One crate, because two Rust static libraries in one program clash. Nothing here executes code
 //! found in a model folder: a chat template runs in a sandbox with bounded steps, memory and time.
@@ -6,6 +6,8 @@
 mod error;
 mod families;
 mod ffi;
+mod gbnf;
+mod grammar;
 mod model;
 mod model_folder;
 mod sandbox;
@@ -17,5 +19,6 @@ mod token_bytes;
 mod tokenizer;
 
 pub use error::{Error, ErrorCode};
+pub use grammar::{GrammarCompiler, GrammarKind, GrammarLimits, GrammarMatcher};
 pub use template::{ChatTemplate, TemplateSet};
 pub use tokenizer::TextTokenizer;

@@ -27,10 +27,15 @@ use crate::error::{panic_text, Error, ErrorCode, Result};
 /// The limits of the work.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
+    /// The work's input, as error messages call it.
+    pub input: &'static str,
     /// Memory in use at one time, as checked by [`check`]. The allocator stops the thread at
     /// `HARD_LIMIT` times as much.
     pub bytes: usize,
-    /// The thread's own processor time, so that a busy machine makes no template fail.
+    /// Whether the allocator also stops the thread at `MAX_BLOCKS`, and after its time at `GRACE`
+    /// allocations. Not for work whose nesting is bounded and which surely ends.
+    pub stops_at_blocks: bool,
+    /// The thread's own processor time, so that a busy machine makes no work fail.
     pub time: Duration,
 }
 
@@ -43,16 +48,16 @@ const RESERVED_BLOCKS: i64 = MAX_BLOCKS / 2;
 /// Allocations allowed after the time is up. A loop that prints or calls something stops by itself; one
 /// that only joins texts ends here, for a text is taken apart into at most 65,536. Walks
 /// over self-containing lists do not stop, and allocate an iterator for each list.
-const GRACE: u32 = 1 << 20;
+const GRACE: u64 = 1 << 20;
 /// Address space; untouched pages cost nothing.
 const STACK_BYTES: usize = 256 << 20;
-/// Limit on threads of one template that remain after their caller was told of an exceeded limit. A
+/// Limit on threads of one owner of `Strays` that remain after their caller was told of an exceeded limit. A
 /// thread over its time runs on idle processor time until its next `check`, the end of its steps or
 /// of its grace; one over its memory or grace sleeps and keeps its memory. With this many left, no
-/// new work of this template is begun.
+/// new work of this owner is begun.
 const MAX_STRAYS: usize = 4;
 
-/// Counts the threads of one template that remain after their caller was told of an exceeded limit.
+/// Counts the threads of one owner that remain after their caller was told of an exceeded limit.
 #[derive(Debug, Default)]
 pub struct Strays {
     remaining: AtomicUsize,
@@ -79,21 +84,21 @@ pub fn run<T: Send + 'static>(
 ) -> Result<T> {
     if strays.count() >= MAX_STRAYS {
         let remedy = match strays.stopped() {
-            true => "it is not rendered again until the program is started again",
-            false => "it is not rendered until one does; send the request again later",
+            true => "none is begun again until the program is started again",
+            false => "none is begun until one does; send the request again later",
         };
         return Err(Error::new(
             ErrorCode::Unavailable,
             format!(
-                "{MAX_STRAYS} renderings of this chat template went over their limits and have not \
-                 ended; {remedy}"
+                "{MAX_STRAYS} uses of a {} went over their limits and have not ended; {remedy}",
+                allowed.input
             ),
         ));
     }
-    let watch = Arc::new(Watch::new(Arc::clone(strays)));
+    let watch = Arc::new(Watch::new(allowed.input, Arc::clone(strays)));
     let inside = Arc::clone(&watch);
     let thread = std::thread::Builder::new()
-        .name("chat template".to_owned())
+        .name(allowed.input.to_owned())
         .stack_size(STACK_BYTES)
         .spawn(move || {
             ACCOUNT.with(|account| account.open(&inside, allowed));
@@ -113,13 +118,14 @@ pub fn run<T: Send + 'static>(
             Ok(Ok(result)) => result,
             // For example "capacity overflow".
             Ok(Err(panic)) => Err(Error::invalid(format!(
-                "the chat template made its interpreter fail: {}",
+                "the {} made its interpreter fail: {}",
+                allowed.input,
                 panic_text(&*panic)
             ))),
             Err(_) => Err(Error::new(ErrorCode::Internal, "a sandbox lost its result")),
         },
-        Progress::Stuck => Err(too_much_data()),
-        Progress::Running => Err(too_slow()),
+        Progress::Stuck => Err(too_much_data(allowed.input)),
+        Progress::Running => Err(too_slow(allowed.input)),
     }
 }
 
@@ -131,7 +137,7 @@ pub fn check(bytes: usize, blocks: usize) -> Result<()> {
             return Ok(());
         };
         if watch.over.load(Relaxed) {
-            return Err(too_slow());
+            return Err(too_slow(watch.input));
         }
         let bytes = i64::try_from(bytes).unwrap_or(i64::MAX);
         let blocks = i64::try_from(blocks).unwrap_or(i64::MAX);
@@ -139,22 +145,30 @@ pub fn check(bytes: usize, blocks: usize) -> Result<()> {
             && account.blocks_left.get().saturating_sub(blocks) >= RESERVED_BLOCKS;
         match fits {
             true => Ok(()),
-            false => Err(too_much_data()),
+            false => Err(too_much_data(watch.input)),
         }
     })
 }
 
-fn too_much_data() -> Error {
+/// Memory that this thread's sandbox holds now; 0 outside one.
+pub fn bytes_held() -> usize {
+    ACCOUNT.with(|account| match account.watch.get().is_null() {
+        true => 0,
+        false => (account.hard.get() - account.bytes_left.get()).max(0) as usize,
+    })
+}
+
+fn too_much_data(input: &str) -> Error {
     Error::new(
         ErrorCode::ResourceExhausted,
-        "the chat template builds too much data",
+        format!("the {input} builds too much data"),
     )
 }
 
-fn too_slow() -> Error {
+fn too_slow(input: &str) -> Error {
     Error::new(
         ErrorCode::ResourceExhausted,
-        "the chat template takes too long",
+        format!("the {input} takes too long"),
     )
 }
 
@@ -167,6 +181,7 @@ enum Progress {
 
 /// State shared by a sandbox and its caller.
 struct Watch {
+    input: &'static str,
     /// The caller has gone; code that checks the clock may end the work.
     over: AtomicBool,
     strays: Arc<Strays>,
@@ -181,8 +196,9 @@ struct WatchState {
 }
 
 impl Watch {
-    fn new(strays: Arc<Strays>) -> Self {
+    fn new(input: &'static str, strays: Arc<Strays>) -> Self {
         Self {
+            input,
             over: AtomicBool::new(false),
             strays,
             state: Mutex::new(WatchState {
@@ -258,11 +274,13 @@ fn step_back<T>(thread: &JoinHandle<T>) {
 /// A thread's memory account; closed unless the thread is a working sandbox.
 struct Account {
     watch: Cell<*const Watch>,
+    /// `bytes_left` at first.
+    hard: Cell<i64>,
     bytes_left: Cell<i64>,
     /// The part of `bytes_left` that only the allocator may hand out.
     reserve: Cell<i64>,
     blocks_left: Cell<i64>,
-    grace: Cell<u32>,
+    grace: Cell<u64>,
 }
 
 thread_local! {
@@ -270,6 +288,7 @@ thread_local! {
     static ACCOUNT: Account = const {
         Account {
             watch: Cell::new(null()),
+            hard: Cell::new(0),
             bytes_left: Cell::new(0),
             reserve: Cell::new(0),
             blocks_left: Cell::new(0),
@@ -281,10 +300,19 @@ thread_local! {
 impl Account {
     fn open(&self, watch: &Arc<Watch>, allowed: Allowance) {
         let hard = i64::try_from(allowed.bytes * HARD_LIMIT).unwrap_or(i64::MAX);
+        self.hard.set(hard);
         self.bytes_left.set(hard);
         self.reserve.set(hard - hard / HARD_LIMIT as i64);
-        self.blocks_left.set(MAX_BLOCKS);
-        self.grace.set(GRACE);
+        self.blocks_left.set(if allowed.stops_at_blocks {
+            MAX_BLOCKS
+        } else {
+            i64::MAX
+        });
+        self.grace.set(if allowed.stops_at_blocks {
+            GRACE
+        } else {
+            u64::MAX
+        });
         self.watch.set(Arc::as_ptr(watch));
     }
 
@@ -376,7 +404,9 @@ mod tests {
     use super::*;
 
     const ALLOWED: Allowance = Allowance {
+        input: "text",
         bytes: 1 << 20,
+        stops_at_blocks: true,
         time: Duration::from_secs(10),
     };
 
@@ -404,6 +434,19 @@ mod tests {
         })
         .unwrap();
         assert!(check(usize::MAX, 0).is_ok(), "nothing is counted outside");
+    }
+
+    #[test]
+    fn what_is_held_is_known() {
+        assert_eq!(bytes_held(), 0);
+        let held = run(ALLOWED, &Arc::default(), || {
+            let before = bytes_held();
+            let data = vec![1u8; 1 << 16];
+            let held = bytes_held() - before;
+            drop(data);
+            Ok((held, bytes_held() - before))
+        });
+        assert_eq!(held.unwrap(), (1 << 16, 0));
     }
 
     #[test]

@@ -126,7 +126,7 @@ fn functions_agree() {
 #[test]
 fn structs_agree() {
     let rust = rust_structs();
-    assert_eq!(rust.len(), 4);
+    assert_eq!(rust.len(), 5);
     assert_eq!(rust, c_structs());
 }
 
@@ -153,4 +153,25 @@ fn codes_agree() {
             "{constant}"
         );
     }
+}
+
+#[test]
+fn grammar_kinds_agree() {
+    use tandem_text::GrammarKind::{self, *};
+    let kinds = [
+        (JsonObject, "JSON_OBJECT"),
+        (JsonSchema, "JSON_SCHEMA"),
+        (LooseJsonSchema, "LOOSE_JSON_SCHEMA"),
+        (Regex, "REGEX"),
+        (Choice, "CHOICE"),
+        (Lark, "LARK"),
+        (Guidance, "GUIDANCE"),
+    ];
+    for (number, (kind, name)) in kinds.into_iter().enumerate() {
+        assert_eq!(kind as usize, number);
+        assert_eq!(GrammarKind::of(number as u32), Some(kind));
+        let constant = format!("  TANDEM_TEXT_{name} = {number},");
+        assert!(HEADER.contains(&constant), "{constant}");
+    }
+    assert_eq!(GrammarKind::of(kinds.len() as u32), None);
 }

@@ -1,17 +1,43 @@
 #include "runtime/execution/constraint_masks.h"
 
 #include <algorithm>
+#include <atomic>
+#include <system_error>
+#include <thread>
 
 #include "ops/round_rules.h"
 #include "ops/sample_rules.h"
 
 namespace tandem {
+namespace {
+
+// A grammar's mask for 131,072 tokens takes some 20 us, at times a hundred times as long.
+constexpr unsigned kMaxThreads = 8;
+
+std::unique_ptr<ThreadPool> MakePool() {
+  const unsigned cores = std::max(std::thread::hardware_concurrency(), 1u);
+  try {
+    return std::make_unique<ThreadPool>(static_cast<int>(std::min(cores, kMaxThreads)),
+                                        /*pin=*/false);
+  } catch (const std::system_error&) {
+    return std::make_unique<ThreadPool>(1);  // the caller alone
+  }
+}
+
+}  // namespace
 
 ConstraintMasks::ConstraintMasks(const ExecutorConfig& config, const ops::Round& round)
     : round_(round),
       verifies_end_ids_(config.ratio_acceptance && config.on_host),
       constraints_(static_cast<size_t>(config.max_batch_size)) {
   if (config.on_host) draft_masks_.resize(constraints_.size() * words());
+  jobs_.reserve(constraints_.size());
+  seqs_.reserve(constraints_.size());
+}
+
+void ConstraintMasks::Set(int32_t slot, TokenConstraint* constraint) {
+  At(slot) = constraint;
+  if (constraint != nullptr && pool_ == nullptr) pool_ = MakePool();
 }
 
 std::span<const int32_t> ConstraintMasks::DraftsOf(int32_t slot,
@@ -22,6 +48,18 @@ std::span<const int32_t> ConstraintMasks::DraftsOf(int32_t slot,
 
 std::span<uint32_t> ConstraintMasks::DraftMask(int32_t seq) {
   return std::span(draft_masks_).subspan(static_cast<size_t>(seq) * words(), words());
+}
+
+template <typename Fn>
+void ConstraintMasks::ForEach(size_t count, Fn&& fill) {
+  if (count < 2) {
+    if (count == 1) fill(0);
+    return;
+  }
+  std::atomic<size_t> next = 0;
+  pool_->Run([&](int) {
+    for (size_t i = next++; i < count; i = next++) fill(i);
+  });
 }
 
 // The tokens that may follow the committed tokens and then `ahead`; false if no token may.
@@ -52,9 +90,14 @@ void ConstraintMasks::CutLookUps(const BatchPlan& plan) {
 }
 
 void ConstraintMasks::MaskDrafts(const ops::PassBounds& bounds) {
+  seqs_.clear();
   for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
+    const ops::RowRange& range = round_.draft.ranges[seq];
+    if (range.num_logits != 0 && Constrains(range.slot)) seqs_.push_back(seq);
+  }
+  ForEach(seqs_.size(), [this](size_t i) {
+    const int32_t seq = seqs_[i];
     ops::RowRange& range = round_.draft.ranges[seq];
-    if (range.num_logits == 0 || !Constrains(range.slot)) continue;
     const std::span<uint32_t> mask = DraftMask(seq);
     ops::SampleRow& row = round_.draft.samples[range.first_logits];
     if (FillMask(range.slot, DraftsOf(range.slot, InPlace()), mask)) {
@@ -63,7 +106,7 @@ void ConstraintMasks::MaskDrafts(const ops::PassBounds& bounds) {
       row = {};
       range.num_logits = 0;
     }
-  }
+  });
 }
 
 // ---- The target's rows ----
@@ -71,35 +114,34 @@ void ConstraintMasks::MaskDrafts(const ops::PassBounds& bounds) {
 int32_t ConstraintMasks::FillTarget(const BatchPlan& plan, const DeviceMemory::HostDrafts& drafts,
                                     const DeviceMemory::HostMasks& masks) {
   int32_t count = 0;
+  jobs_.clear();
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const SequencePlan& item = plan.sequences[i];
     if (!Constrains(item.slot) || !item.samples) continue;
-    masks.items[i] = FillItem(item.slot, drafts, masks.bits + int64_t{count} * round_.mask_words);
-    masks.items[i].first = count;
-    count += masks.items[i].count;
+    masks.items[i] = {.first = count};
+    if (drafts.records[item.slot].ended != 0) continue;
+    jobs_.push_back({.slot = item.slot, .masks = &masks.items[i]});
+    count += static_cast<int32_t>(DraftsOf(item.slot, drafts).size()) + 1;
   }
+  ForEach(jobs_.size(), [&](size_t i) { FillItem(jobs_[i], drafts, masks.bits); });
   return count;
 }
 
-ops::ItemMasks ConstraintMasks::FillItem(int32_t slot, const DeviceMemory::HostDrafts& host,
-                                         uint32_t* bits) {
-  ops::ItemMasks masks;
-  if (host.records[slot].ended != 0) return masks;
-  const std::span<const int32_t> drafts = DraftsOf(slot, host);
+void ConstraintMasks::FillItem(const Job& job, const DeviceMemory::HostDrafts& host,
+                               uint32_t* bits) {
+  ops::ItemMasks& masks = *job.masks;
+  const std::span<const int32_t> drafts = DraftsOf(job.slot, host);
   for (size_t i = 0; i <= drafts.size(); ++i) {
-    const std::span mask(bits + int64_t{masks.count} * round_.mask_words, words());
-    if (!FillMask(slot, drafts.first(i), mask)) {
+    const std::span mask(bits + int64_t{masks.first + masks.count} * round_.mask_words, words());
+    if (!FillMask(job.slot, drafts.first(i), mask)) {
       masks.dead_end = 1;
-      return masks;
+      return;
     }
     ++masks.count;
-    if (i == drafts.size() || !ops::IsAllowed(mask.data(), drafts[i])) return masks;
+    if (i == drafts.size() || !ops::IsAllowed(mask.data(), drafts[i])) return;
     // Only the ratio rule verifies end ids, and under constraints only on the host.
-    if (verifies_end_ids_ && ops::rules::IsEnd(round_.slots.sampling[slot], drafts[i])) {
-      return masks;
-    }
+    if (verifies_end_ids_ && ops::rules::IsEnd(round_.slots.sampling[job.slot], drafts[i])) return;
   }
-  return masks;
 }
 
 void ConstraintMasks::Commit(const DeviceMemory::HostResults& results, int32_t items) {

@@ -21,7 +21,8 @@ using RequestId = uint64_t;
 constexpr int32_t kAllChoices = -1;  // instead of one choice's number
 
 // Restricts the tokens that may be drawn next. Owned by one choice of one request; called only by
-// the executor's thread, between draws; drafts never change its state.
+// the executor, between draws, on one thread at a time but not always the same; drafts never change
+// its state.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
@@ -31,6 +32,9 @@ class TokenConstraint {
   virtual void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) = 0;
   // Tokens that were emitted; they change the state.
   virtual void Commit(const int32_t* tokens, int32_t num_tokens) = 0;
+  // After FillMask has left no token that may be drawn: OK if the committed tokens are a whole
+  // output, which then ends with kStop, else why the choice fails.
+  virtual Status AtDeadEnd();
   // A copy in the same state, for another choice.
   virtual std::unique_ptr<TokenConstraint> Clone() const = 0;
 };

@@ -25,17 +25,15 @@ FinishReason ReasonToEnd(const Sequence& sequence) {
   return full ? FinishReason::kLength : FinishReason::kNone;
 }
 
-std::string_view Describe(StepFault fault) {
-  return fault == StepFault::kNoTokenAllowed
-             ? "the constraint allows no token and no end here; loosen the grammar"
-             : "the model's logits are not finite; the weights or the prompt are out of range";
-}
-
-void Fail(Sequence& sequence, StepFault fault) {
-  sequence.finish = FinishReason::kFailed;
-  sequence.error = fault == StepFault::kNoTokenAllowed
-                       ? InvalidArgument(std::string(Describe(fault)))
-                       : Internal(std::string(Describe(fault)));
+// Nothing can be drawn. The constraint may say that nothing has to be.
+void EndAtFault(Sequence& sequence, StepFault fault) {
+  if (fault == StepFault::kNoTokenAllowed) {
+    sequence.error = sequence.constraint->AtDeadEnd();
+  } else {
+    sequence.error =
+        Internal("the model's logits are not finite; the weights or the prompt are out of range");
+  }
+  sequence.finish = sequence.error.ok() ? FinishReason::kStop : FinishReason::kFailed;
 }
 
 void CountDrafts(Sequence& sequence, const SequenceResult& result, int32_t shown, bool sent) {
@@ -66,7 +64,7 @@ int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
     sequence.finish = FinishReason::kEnd;
   }
   if (result.fault != StepFault::kNone && sequence.finish == FinishReason::kNone) {
-    Fail(sequence, result.fault);
+    EndAtFault(sequence, result.fault);
   }
   // Discards the tokens computed after the end.
   const auto known = static_cast<int32_t>(sequence.tokens.size());

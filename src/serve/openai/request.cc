@@ -7,6 +7,7 @@
 #include "serve/field_reader.h"
 #include "serve/json.h"
 #include "serve/openai/answer_fields.h"
+#include "serve/openai/constraint_fields.h"
 #include "serve/openai/generation_fields.h"
 #include "serve/openai/other_fields.h"
 #include "serve/openai/prompts.h"
@@ -19,14 +20,6 @@ constexpr int64_t kDefaultMaxTokens = 16;  // of /v1/completions
 constexpr size_t kMaxIgnored = 16;         // names of unknown members that are told
 
 void RefuseUnsupported(FieldReader& fields) {
-  if (const Json* format = fields.Get("response_format")) {
-    const Json* type = format->Find("type");
-    if (type == nullptr || type->AsString() == nullptr) {
-      fields.Fail("response_format", "must be an object with a type");
-    } else if (*type->AsString() != "text") {
-      fields.Fail("response_format", "only {\"type\":\"text\"} is supported by this server");
-    }
-  }
   for (const std::string_view name : {"tools", "functions"}) {
     const Json* tools = fields.Get(name);
     if (tools == nullptr) continue;
@@ -60,6 +53,7 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   ReadAnswerFields(fields, call, text);
   RefuseUnsupported(fields);
   ReadGenerationFields(fields, text);
+  text.grammar = ReadGrammar(fields);
   CheckOtherFields(fields);
   ReadSpecialTokens(fields, call, text);
   const bool is_completion = call.endpoint == Endpoint::kCompletions;

@@ -1,5 +1,6 @@
 #include "serve/testing/byte_codec.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "serve/json.h"
@@ -39,6 +40,30 @@ class LastByteBan final : public TokenConstraint {
 
  private:
   const std::vector<int32_t> tokens_;
+};
+
+class OneText final : public TokenConstraint {
+ public:
+  OneText(std::string text, std::vector<int32_t> end_ids)
+      : text_(std::move(text)), end_ids_(std::move(end_ids)) {}
+  void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
+    const size_t at = committed_ + ahead.size();
+    std::ranges::fill(allowed, 0u);
+    const auto allow = [&](int32_t token) { allowed[token / 32] |= 1u << (token % 32); };
+    if (at < text_.size()) allow(ByteCodec::TokenOf(text_[at]));
+    if (at == text_.size()) std::ranges::for_each(end_ids_, allow);
+  }
+  void Commit(const int32_t*, int32_t num_tokens) override {
+    committed_ += static_cast<size_t>(num_tokens);
+  }
+  std::unique_ptr<TokenConstraint> Clone() const override {
+    return std::make_unique<OneText>(*this);
+  }
+
+ private:
+  std::string text_;
+  std::vector<int32_t> end_ids_;
+  size_t committed_ = 0;
 };
 
 }  // namespace
@@ -84,6 +109,12 @@ Result<std::shared_ptr<const TokenConstraint>> ByteCodec::BanWords(
   std::vector<int32_t> tokens;
   for (const std::string& word : words) tokens.push_back(TokenOf(word.back()));
   return std::shared_ptr<const TokenConstraint>(std::make_shared<LastByteBan>(std::move(tokens)));
+}
+
+Result<std::shared_ptr<const TokenConstraint>> ByteCodec::FollowGrammar(
+    const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const {
+  if (grammar.text == "refused") return InvalidArgument("the grammar is refused");
+  return std::shared_ptr<const TokenConstraint>(std::make_shared<OneText>(grammar.text, end_ids));
 }
 
 }  // namespace tandem::serve

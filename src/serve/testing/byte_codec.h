@@ -40,6 +40,10 @@ class ByteCodec : public TextCodec {
   // Bans the words' last bytes: enough to check that a constraint reaches the engine.
   Result<std::shared_ptr<const TokenConstraint>> BanWords(
       const std::vector<std::string>& words) const override;
+  // Every grammar admits its own text alone: enough to check that it reaches the engine. One of the
+  // text "refused" is refused.
+  Result<std::shared_ptr<const TokenConstraint>> FollowGrammar(
+      const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const override;
 
   std::atomic<bool> chat_has_stopped{false};
 };

@@ -295,6 +295,8 @@ const COPIED_PER_NANOSECOND: u64 = 4;
 /// tiny messages.
 fn allowance(input_bytes: usize) -> Allowance {
     Allowance {
+        input: "chat template",
+        stops_at_blocks: true,
         bytes: (8 << 20) + 8 * input_bytes,
         time: Duration::from_millis(100) + Duration::from_nanos(500) * input_bytes as u32,
     }

@@ -191,6 +191,29 @@ TEST_F(EngineModelsTest, ErrorsNameTheInputsOfTheModel) {
   EXPECT_EQ(named("end_ids"), "end_id");
 }
 
+TEST_F(EngineModelsTest, GuidesBecomeConstraints) {
+  const auto guide = [](const std::string& type, const std::string& text) {
+    return std::vector<Tensor>{Text("guided_decoding_guide_type", type),
+                               Text("guided_decoding_guide", text)};
+  };
+  for (const char* type : {"json", "json_schema", "regex", "ebnf_grammar", "choice"}) {
+    const auto call = Start("tensorrt_llm", Prompt("tandem", guide(type, "abc")));
+    Wait(*call);
+    EXPECT_NE(engine_.last_request().constraint, nullptr) << type;
+  }
+  const auto plain = Start("tensorrt_llm", Prompt("tandem", guide("", "")));
+  Wait(*plain);
+  EXPECT_EQ(engine_.last_request().constraint, nullptr);
+  const auto refused = [&](const std::string& type, const std::string& text) {
+    InferRequest request = Prompt("tandem", guide(type, text));
+    return ErrorOf("tensorrt_llm", std::move(request.inputs)).field();
+  };
+  EXPECT_EQ(refused("structural_tag", "{}"), "guided_decoding_guide_type");
+  EXPECT_EQ(refused("regex", ""), "guided_decoding_guide");
+  EXPECT_EQ(refused("", "a+"), "guided_decoding_guide");
+  EXPECT_EQ(refused("regex", "refused"), "guided_decoding_guide");
+}
+
 // As rows of a batch whose drafts differ in length.
 TEST_F(EngineModelsTest, ThePaddingOfADraftHasNoLogits) {
   InferRequest request = Prompt("tandem", {Ints("draft_input_ids", {5, 6, -1})});

@@ -165,6 +165,38 @@ Status ReadTextInputs(ModelKind kind, const GenerationDefaultsOfModel& defaults,
   return {};
 }
 
+// TensorRT-LLM's names of grammars, then ours.
+struct GuideType {
+  std::string_view name;
+  GrammarKind kind;
+};
+constexpr GuideType kGuideTypes[] = {
+    {"json", GrammarKind::kJsonObject},        {"json_object", GrammarKind::kJsonObject},
+    {"json_schema", GrammarKind::kJsonSchema}, {"regex", GrammarKind::kRegex},
+    {"ebnf_grammar", GrammarKind::kLark},      {"lark_grammar", GrammarKind::kLark},
+    {"choice", GrammarKind::kChoice},          {"llguidance", GrammarKind::kGuidance}};
+
+Status ReadGuide(InputReader& inputs, TextRequest& text) {
+  const std::string type = inputs.String("guided_decoding_guide_type").value_or("");
+  std::string guide = inputs.String("guided_decoding_guide").value_or("");
+  if (type.empty()) {
+    if (guide.empty()) return {};
+    return FieldError("guided_decoding_guide", "needs guided_decoding_guide_type");
+  }
+  const auto* const found = std::ranges::find(kGuideTypes, type, &GuideType::name);
+  if (found == std::end(kGuideTypes)) {
+    return FieldError("guided_decoding_guide_type",
+                      "must be one of json, json_object, json_schema, regex, ebnf_grammar, "
+                      "lark_grammar, choice, llguidance");
+  }
+  if (found->kind != GrammarKind::kJsonObject && guide.empty()) {
+    return FieldError("guided_decoding_guide", fmt::format("is required for {}", type));
+  }
+  text.grammar = std::make_shared<const OutputGrammar>(OutputGrammar{
+      .kind = found->kind, .text = std::move(guide), .field = "guided_decoding_guide"});
+  return {};
+}
+
 // Members of a request's parameters that mean something here; Triton gives the others no meaning
 // either.
 Status ReadParameters(const Parameters& parameters, TextRequest& text) {
@@ -224,6 +256,7 @@ Result<TextRequest> ReadEntry(ModelKind kind, const InferRequest& request, int64
                              : ReadTextInputs(kind, defaults, inputs, text));
   ReadSampling(kind, inputs, text);
   TANDEM_RETURN_IF_ERROR(ReadParameters(request.parameters, text));
+  TANDEM_RETURN_IF_ERROR(ReadGuide(inputs, text));
   text.end_id = inputs.Int("end_id");
   text.num_choices = inputs.Int(text.names.num_choices).value_or(1);
   text.cache_key = request.caller;

@@ -1,0 +1,611 @@
+//! Constrained output: grammars compiled by llguidance against a tokenizer's vocabulary, and the
+//! matchers that walk one choice of one request through its grammar.
+//!
+//! A grammar comes from a client. Compiling runs in a sandbox (a thread with a large stack, because
+//! llguidance recurses over rules and regexes); its text, its depth and llguidance's own limits bound
+//! what it may cost. Nothing is fetched: a `$ref` to another document is an error.
+
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+
+use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::{JsonCompileOptions, Matcher, ParserFactory};
+use serde_json::{json, Value};
+use toktrie::{
+    ApproximateTokEnv, InferenceCapabilities, TokEnv, TokRxInfo, TokTrie, TokenId, INVALID_TOKEN,
+};
+
+use crate::error::{Error, ErrorCode, Result};
+use crate::gbnf;
+use crate::sandbox::{self, Allowance, Strays};
+use crate::tokenizer::TextTokenizer;
+
+/// Keep in step with `TandemTextGrammarKind` of the C header (a test compares them).
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[repr(u32)]
+pub enum GrammarKind {
+    /// Any JSON object; the text is not read.
+    JsonObject = 0,
+    /// A JSON schema. A keyword that is not supported is an error.
+    JsonSchema = 1,
+    /// A JSON schema. Keywords that are not supported are ignored.
+    LooseJsonSchema = 2,
+    /// A regular expression of Rust's syntax, for the whole output.
+    Regex = 3,
+    /// A JSON array of strings: one of them is the output.
+    Choice = 4,
+    /// llguidance's dialect of Lark, or GBNF.
+    Lark = 5,
+    /// llguidance's own JSON: {"grammars": [{"lark_grammar": ...}, {"json_schema": ...}]}.
+    Guidance = 6,
+}
+
+impl GrammarKind {
+    pub fn of(number: u32) -> Option<Self> {
+        use GrammarKind::*;
+        [
+            JsonObject,
+            JsonSchema,
+            LooseJsonSchema,
+            Regex,
+            Choice,
+            Lark,
+            Guidance,
+        ]
+        .get(number as usize)
+        .copied()
+    }
+
+    fn is_json(self) -> bool {
+        matches!(
+            self,
+            Self::JsonObject | Self::JsonSchema | Self::LooseJsonSchema
+        )
+    }
+
+    /// For people.
+    fn name(self) -> &'static str {
+        match self {
+            Self::JsonObject => "JSON object",
+            Self::JsonSchema | Self::LooseJsonSchema => "JSON schema",
+            Self::Regex => "regular expression",
+            Self::Choice => "list of choices",
+            Self::Lark | Self::Guidance => "grammar",
+        }
+    }
+}
+
+/// What one grammar may cost. The defaults of the last six are llguidance's.
+#[derive(Debug, Clone)]
+pub struct GrammarLimits {
+    pub max_text_bytes: u64,
+    pub max_items_in_row: u64,
+    pub initial_lexer_fuel: u64,
+    pub step_lexer_fuel: u64,
+    pub step_max_items: u64,
+    pub max_lexer_states: u64,
+    pub max_grammar_size: u64,
+}
+
+impl Default for GrammarLimits {
+    fn default() -> Self {
+        let llguidance = ParserLimits::default();
+        Self {
+            max_text_bytes: 256 << 10,
+            max_items_in_row: llguidance.max_items_in_row as u64,
+            initial_lexer_fuel: llguidance.initial_lexer_fuel,
+            step_lexer_fuel: llguidance.step_lexer_fuel,
+            step_max_items: llguidance.step_max_items as u64,
+            max_lexer_states: llguidance.max_lexer_states as u64,
+            max_grammar_size: llguidance.max_grammar_size as u64,
+        }
+    }
+}
+
+impl GrammarLimits {
+    fn of_parser(&self) -> ParserLimits {
+        ParserLimits {
+            max_items_in_row: self.max_items_in_row as usize,
+            initial_lexer_fuel: self.initial_lexer_fuel,
+            step_lexer_fuel: self.step_lexer_fuel,
+            step_max_items: self.step_max_items as usize,
+            max_lexer_states: self.max_lexer_states as usize,
+            max_grammar_size: self.max_grammar_size as usize,
+            precompute_large_lexemes: true,
+            verbose_errors: false,
+        }
+    }
+}
+
+/// Bytes of a regular expression and of a grammar in Lark. llguidance's time and memory grow with the
+/// square of their optional parts, and its fuel does not count them.
+const MAX_REGEX_BYTES: usize = 16 << 10;
+/// Sum of all `minItems` and `maxItems` of a schema: llguidance writes a rule for each item.
+const MAX_ITEMS: f64 = 20_000.0;
+/// Blanks after each other in JSON: an indentation of ten levels.
+const MAX_BLANKS: u16 = 40;
+/// Brackets inside each other in a grammar's text; in JSON serde_json's own limit (127) is lower.
+const MAX_DEPTH: usize = 200;
+/// What compiling one grammar may take. llguidance's limits end it some time later; until then it
+/// has idle processor time only.
+const COMPILING: Allowance = Allowance {
+    input: "grammar",
+    bytes: 64 << 20,
+    stops_at_blocks: false,
+    time: Duration::from_secs(2),
+};
+/// The trie's limit is 1,024; a longer token is never drawn under a grammar.
+const MAX_TOKEN_BYTES: usize = 1000;
+
+/// Compiles grammars for one tokenizer and one model's vocabulary. Immutable; shared by threads.
+pub struct GrammarCompiler {
+    words: Vec<Vec<u8>>,
+    eos: TokenId,
+    limits: GrammarLimits,
+    /// Made by the first grammar: a trie of all tokens takes memory that most models never need.
+    factory: OnceLock<std::result::Result<Arc<ParserFactory>, String>>,
+    blanks: Arc<BlankTokens>,
+    strays: Arc<Strays>,
+}
+
+impl GrammarCompiler {
+    /// `vocab_size`: the model's. Tokens beyond it are never allowed.
+    pub fn new(tokenizer: &TextTokenizer, vocab_size: usize, limits: GrammarLimits) -> Self {
+        let count = tokenizer.vocab_size().min(vocab_size) as u32;
+        let eos = tokenizer.eos().iter().copied().find(|id| *id < count);
+        let words: Vec<_> = (0..count).map(|id| word_of(tokenizer, id)).collect();
+        Self {
+            blanks: Arc::new(BlankTokens::new(&words)),
+            words,
+            eos: eos.unwrap_or(INVALID_TOKEN),
+            limits,
+            factory: OnceLock::new(),
+            strays: Arc::default(),
+        }
+    }
+
+    /// A matcher at the start of the grammar.
+    pub fn compile(&self, kind: GrammarKind, text: &str) -> Result<GrammarMatcher> {
+        check_size(kind, text, self.limits.max_text_bytes as usize)?;
+        let factory = self.factory()?;
+        let (text, eos, blanks) = (text.to_owned(), self.eos, Arc::clone(&self.blanks));
+        sandbox::run(COMPILING, &self.strays, move || {
+            compile(&factory, eos, blanks, kind, &text)
+        })
+    }
+
+    fn factory(&self) -> Result<Arc<ParserFactory>> {
+        let made = self.factory.get_or_init(|| {
+            let info = TokRxInfo::new(self.words.len() as u32, self.eos);
+            let trie = TokTrie::from(&info, &self.words);
+            let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
+            let slices = llguidance::earley::SlicedBiasComputer::general_slices();
+            let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
+                .map_err(|e| format!("{e:#}"))?;
+            factory.quiet();
+            *factory.limits_mut() = self.limits.of_parser();
+            Ok(Arc::new(factory))
+        });
+        made.clone().map_err(|e| {
+            Error::new(
+                ErrorCode::Internal,
+                format!("no grammar can be used with this tokenizer: {e}"),
+            )
+        })
+    }
+}
+
+fn compile(
+    factory: &ParserFactory,
+    eos: TokenId,
+    blanks: Arc<BlankTokens>,
+    kind: GrammarKind,
+    text: &str,
+) -> Result<GrammarMatcher> {
+    match factory.create_parser(grammar_of(kind, text)?) {
+        Ok(parser) => Ok(GrammarMatcher {
+            matcher: Matcher::new(Ok(parser)),
+            eos,
+            bytes: sandbox::bytes_held(),
+            blanks: kind.is_json().then(|| BlankRuns {
+                tokens: blanks,
+                runs: Vec::new(),
+            }),
+        }),
+        Err(error) => Err(refusal(kind, &format!("{error:#}"))),
+    }
+}
+
+/// A token as the trie spells it: a special token's name after a marker that no text contains.
+fn word_of(tokenizer: &TextTokenizer, id: u32) -> Vec<u8> {
+    let bytes = tokenizer.token_bytes(id);
+    let marker = TokTrie::SPECIAL_TOKEN_MARKER;
+    match tokenizer.is_special(id) {
+        _ if bytes.is_empty() || bytes.len() > MAX_TOKEN_BYTES => Vec::new(),
+        true => [&[marker], bytes].concat(),
+        // Never part of UTF-8, and would read as a special token.
+        false if bytes.contains(&marker) => Vec::new(),
+        false => bytes.to_vec(),
+    }
+}
+
+fn grammar_of(kind: GrammarKind, text: &str) -> Result<TopLevelGrammar> {
+    match kind {
+        GrammarKind::JsonObject => Ok(TopLevelGrammar::from_json_schema(json!({"type": "object"}))),
+        GrammarKind::JsonSchema => schema_of(kind, text, false),
+        GrammarKind::LooseJsonSchema => schema_of(kind, text, true),
+        GrammarKind::Regex => {
+            check_text(kind, text, MAX_REGEX_BYTES)?;
+            Ok(TopLevelGrammar::from_regex(text))
+        }
+        GrammarKind::Choice => choice_of(text),
+        GrammarKind::Lark => {
+            check_lark(text)?;
+            Ok(TopLevelGrammar::from_lark(match gbnf::is_gbnf(text) {
+                true => gbnf::to_lark(text)?,
+                false => text.to_owned(),
+            }))
+        }
+        GrammarKind::Guidance => {
+            let grammar: TopLevelGrammar = from_json(kind, text)?;
+            for part in &grammar.grammars {
+                check_lark(part.lark_grammar.as_deref().unwrap_or(""))?;
+                check_schema(part.json_schema.as_ref().unwrap_or(&Value::Null))?;
+            }
+            Ok(grammar)
+        }
+    }
+}
+
+fn from_json<T: serde::de::DeserializeOwned>(kind: GrammarKind, text: &str) -> Result<T> {
+    serde_json::from_str(text)
+        .map_err(|e| Error::invalid(format!("the {} cannot be read: {e}", kind.name())))
+}
+
+fn schema_of(kind: GrammarKind, text: &str, lenient: bool) -> Result<TopLevelGrammar> {
+    let mut schema: Value = from_json(kind, text)?;
+    check_schema(&schema)?;
+    let options = JsonCompileOptions {
+        lenient,
+        ..JsonCompileOptions::default()
+    };
+    match schema.as_object() {
+        // The client's own options hold.
+        Some(members) if !members.contains_key("x-guidance") => options.apply_to(&mut schema),
+        Some(_) => {}
+        None if schema.is_boolean() => {}
+        None => return Err(Error::invalid("the JSON schema must be an object")),
+    }
+    Ok(TopLevelGrammar::from_grammar(
+        GrammarWithLexer::from_json_schema(schema),
+    ))
+}
+
+/// One regular expression: as alternatives of a rule, each choice would be a lexeme of its own.
+fn choice_of(text: &str) -> Result<TopLevelGrammar> {
+    let choices: Vec<String> = from_json(GrammarKind::Choice, text)?;
+    if choices.is_empty() || choices.iter().any(String::is_empty) {
+        return Err(Error::invalid(
+            "the list of choices must hold at least one string, and no empty one",
+        ));
+    }
+    let escaped: Vec<_> = choices.iter().map(|choice| escape(choice)).collect();
+    Ok(TopLevelGrammar::from_regex(&escaped.join("|")))
+}
+
+/// A regular expression for this text alone. Not every character may follow a backslash: `\<` is a
+/// word's beginning.
+fn escape(text: &str) -> String {
+    let mut pattern = String::with_capacity(text.len());
+    for c in text.chars() {
+        match c {
+            c if c.is_ascii_control() => pattern.push_str(&format!("\\x{:02X}", c as u32)),
+            '\\' | '.' | '+' | '*' | '?' | '(' | ')' | '|' | '[' | ']' | '{' | '}' | '^' | '$' => {
+                pattern.extend(['\\', c]);
+            }
+            _ => pattern.push(c),
+        }
+    }
+    pattern
+}
+
+fn too_large(sentence: String) -> Error {
+    Error::new(ErrorCode::ResourceExhausted, sentence)
+}
+
+fn check_size(kind: GrammarKind, text: &str, max_bytes: usize) -> Result<()> {
+    match text.len() {
+        bytes if bytes <= max_bytes => Ok(()),
+        bytes => Err(too_large(format!(
+            "the {} has {bytes} bytes; at most {max_bytes} are compiled",
+            kind.name()
+        ))),
+    }
+}
+
+/// llguidance recurses over brackets, and some of its walks in the threads that fill masks.
+fn check_text(kind: GrammarKind, text: &str, max_bytes: usize) -> Result<()> {
+    let name = kind.name();
+    check_size(kind, text, max_bytes)?;
+    let mut depth = 0usize;
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Err(too_large(format!(
+                "the {name} nests brackets more than {MAX_DEPTH} deep"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn check_lark(text: &str) -> Result<()> {
+    check_text(GrammarKind::Lark, text, MAX_REGEX_BYTES)?;
+    for (place, marker) in text.match_indices("%json") {
+        let mut schemas =
+            serde_json::Deserializer::from_str(&text[place + marker.len()..]).into_iter::<Value>();
+        // Where it cannot be read llguidance says so.
+        if let Some(Ok(schema)) = schemas.next() {
+            check_schema(&schema)?;
+        }
+    }
+    Ok(())
+}
+
+/// What neither llguidance's fuel nor its sizes bound soon enough.
+fn check_schema(schema: &Value) -> Result<()> {
+    let mut open = vec![schema];
+    let mut items = 0.0;
+    while let Some(value) = open.pop() {
+        match value {
+            Value::Array(items) => open.extend(items),
+            Value::Object(members) => {
+                for (key, value) in members {
+                    check_patterns(key, value)?;
+                    items += items_of(key, value);
+                    open.push(value);
+                }
+            }
+            _ => {}
+        }
+        if items > MAX_ITEMS {
+            return Err(too_large(format!(
+                "\"minItems\" and \"maxItems\" of the JSON schema add up to more than {MAX_ITEMS}"
+            )));
+        }
+    }
+    Ok(())
+}
+
+fn items_of(key: &str, value: &Value) -> f64 {
+    match key {
+        "minItems" | "maxItems" => value.as_f64().unwrap_or(0.0),
+        _ => 0.0,
+    }
+}
+
+fn check_patterns(key: &str, value: &Value) -> Result<()> {
+    match (key, value) {
+        ("pattern", Value::String(pattern)) => {
+            check_text(GrammarKind::Regex, pattern, MAX_REGEX_BYTES)?;
+        }
+        ("patternProperties", Value::Object(members)) => {
+            for pattern in members.keys() {
+                check_text(GrammarKind::Regex, pattern, MAX_REGEX_BYTES)?;
+            }
+        }
+        _ => {}
+    }
+    Ok(())
+}
+
+/// llguidance's message as our sentence, without its dumps of state.
+fn refusal(kind: GrammarKind, message: &str) -> Error {
+    let message = without_dumps(message);
+    if let Some(list) = message.strip_prefix("Unimplemented keys: ") {
+        let keys = list.trim_matches(['[', ']']);
+        let (noun, verb) = match keys.contains(',') {
+            true => ("keywords", "are"),
+            false => ("keyword", "is"),
+        };
+        return Error::invalid(format!(
+            "the {noun} {keys} of the JSON schema {verb} not supported"
+        ));
+    }
+    Error::invalid(format!("the {} is not supported: {message}", kind.name()))
+}
+
+fn without_dumps(message: &str) -> &str {
+    let dumps = ["\n<backtrace>", "\n<state>", "\n<non-verbose"];
+    let end = dumps.iter().filter_map(|dump| message.find(dump)).min();
+    message[..end.unwrap_or(message.len())].trim_end()
+}
+
+/// One choice of one request in its grammar. One thread at a time.
+pub struct GrammarMatcher {
+    matcher: Matcher,
+    eos: TokenId,
+    bytes: usize,
+    /// Of JSON.
+    blanks: Option<BlankRuns>,
+}
+
+impl GrammarMatcher {
+    /// A copy in the same state, that shares nothing with this one.
+    pub fn deep_clone(&self) -> Self {
+        Self {
+            matcher: self.matcher.deep_clone(),
+            eos: self.eos,
+            bytes: self.bytes,
+            blanks: self.blanks.clone(),
+        }
+    }
+
+    /// Memory of the compiled grammar.
+    pub fn bytes(&self) -> usize {
+        self.bytes
+    }
+
+    /// Clears in `allowed` (bit 0 of word 0: token 0) the tokens that may not come next. Those of
+    /// `end_ids` are kept where the output may end here; else only where the grammar names them. If
+    /// the grammar admits nothing more than the end, the rest is cleared.
+    pub fn fill_mask(&mut self, allowed: &mut [u32], end_ids: &[u32]) -> Result<()> {
+        let mask = match self.is_complete() {
+            true => None,
+            false => Some(self.matcher.compute_mask().map_err(stuck)?),
+        };
+        let bit = |words: &[u32], id: u32| {
+            words
+                .get((id / 32) as usize)
+                .is_some_and(|word| word >> (id % 32) & 1 != 0)
+        };
+        let words = mask.as_ref().map_or(&[][..], |mask| mask.as_slice());
+        let may_end = match self.eos {
+            INVALID_TOKEN => self.is_accepting(),
+            eos => mask.is_none() || bit(words, eos),
+        };
+        // llguidance's own end token is one of `end_ids` or none at all.
+        let is_end = |id: u32| may_end || id != self.eos && bit(words, id);
+        let ends: Vec<u32> = end_ids
+            .iter()
+            .copied()
+            .filter(|id| is_end(*id) && bit(allowed, *id))
+            .collect();
+        for (i, word) in allowed.iter_mut().enumerate() {
+            *word &= words.get(i).copied().unwrap_or(0);
+        }
+        if let Some(word) = allowed.get_mut((self.eos / 32) as usize) {
+            *word &= !(1 << (self.eos % 32));
+        }
+        for id in ends {
+            allowed[(id / 32) as usize] |= 1 << (id % 32);
+        }
+        if let Some(blanks) = &self.blanks {
+            blanks.bar_more(allowed);
+        }
+        Ok(())
+    }
+
+    /// Takes the tokens up to the first that the grammar does not admit; returns how many.
+    pub fn advance(&mut self, tokens: &[u32]) -> Result<usize> {
+        if self.is_complete() {
+            return Ok(0);
+        }
+        let taken = self.matcher.try_consume_tokens(tokens).map_err(stuck)?;
+        if let Some(blanks) = &mut self.blanks {
+            blanks.push(&tokens[..taken]);
+        }
+        Ok(taken)
+    }
+
+    /// Undoes the last `count` tokens taken.
+    pub fn roll_back(&mut self, count: usize) -> Result<()> {
+        if let Some(blanks) = &mut self.blanks {
+            blanks.pop(count);
+        }
+        self.matcher.rollback(count).map_err(stuck)
+    }
+
+    /// Whether the output may end here.
+    pub fn is_accepting(&mut self) -> bool {
+        self.is_complete() || self.matcher.is_accepting().unwrap_or(false)
+    }
+
+    /// Whether the output must end here: it is a whole sentence of the grammar, and nothing may
+    /// follow.
+    pub fn is_complete(&self) -> bool {
+        self.matcher.is_stopped() && self.matcher.stop_reason().is_ok()
+    }
+}
+
+/// What the blanks at the ends of all tokens are.
+struct BlankTokens {
+    /// A bit for each token that begins with a blank.
+    begin: Vec<u32>,
+    /// Blanks at the end of each token, and whether it has nothing else.
+    ends: Vec<(u16, bool)>,
+}
+
+impl BlankTokens {
+    fn new(words: &[Vec<u8>]) -> Self {
+        let is_blank = |byte: &&u8| matches!(byte, b' ' | b'\n' | b'\r' | b'\t');
+        let mut begin = vec![0; words.len().div_ceil(32)];
+        let mut ends = Vec::with_capacity(words.len());
+        for (id, word) in words.iter().enumerate() {
+            let count = word.iter().rev().take_while(is_blank).count();
+            ends.push((count as u16, count == word.len()));
+            if word.first().is_some_and(|byte| is_blank(&byte)) {
+                begin[id / 32] |= 1 << (id % 32);
+            }
+        }
+        Self { begin, ends }
+    }
+}
+
+/// Between the parts of a JSON text any number of blanks may stand, and a small or confused model
+/// writes nothing else until its tokens are used up. After `MAX_BLANKS` no more are allowed while
+/// anything else is.
+#[derive(Clone)]
+struct BlankRuns {
+    tokens: Arc<BlankTokens>,
+    /// After each token taken: the blanks at the end of the text.
+    runs: Vec<u16>,
+}
+
+impl BlankRuns {
+    fn push(&mut self, tokens: &[u32]) {
+        for id in tokens {
+            let (count, is_whole) = self.tokens.ends[*id as usize];
+            let before = self.runs.last().copied().unwrap_or(0);
+            let run = if is_whole {
+                before.saturating_add(count)
+            } else {
+                count
+            };
+            self.runs.push(run);
+        }
+    }
+
+    fn pop(&mut self, count: usize) {
+        self.runs.truncate(self.runs.len().saturating_sub(count));
+    }
+
+    fn bar_more(&self, allowed: &mut [u32]) {
+        let blank = |i: usize| self.tokens.begin.get(i).copied().unwrap_or(0);
+        let others = |(i, word): (usize, &u32)| word & !blank(i) != 0;
+        let is_long = self.runs.last().is_some_and(|run| *run >= MAX_BLANKS);
+        if is_long && allowed.iter().enumerate().any(others) {
+            for (i, word) in allowed.iter_mut().enumerate() {
+                *word &= !blank(i);
+            }
+        }
+    }
+}
+
+/// A matcher that cannot go on. Its grammar went over a limit, or the tokens cannot spell it.
+fn stuck(error: anyhow::Error) -> Error {
+    let message = error.to_string();
+    let message = without_dumps(&message);
+    let sentence = match message {
+        "NoExtensionBias" => "no token of the model continues the grammar here".to_owned(),
+        _ => format!("the grammar cannot be followed any further: {message}"),
+    };
+    Error::new(ErrorCode::ResourceExhausted, sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// C++ copies one matcher from many threads at once.
+    #[test]
+    fn matchers_may_be_shared() {
+        fn shared<T: Send + Sync>() {}
+        shared::<GrammarMatcher>();
+        shared::<GrammarCompiler>();
+    }
+}

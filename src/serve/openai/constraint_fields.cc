@@ -1,0 +1,191 @@
+#include "serve/openai/constraint_fields.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+
+namespace tandem::serve::openai {
+namespace {
+
+// How a member's value becomes a grammar's text.
+enum class Shape : uint8_t {
+  kText,     // a string
+  kJson,     // a JSON value, or a string that holds its text
+  kStrings,  // an array of strings
+  kFlag,     // true: any JSON object
+};
+
+struct Spelling {
+  std::string_view name;
+  GrammarKind kind;
+  Shape shape;
+};
+
+// Members of the body.
+constexpr Spelling kMembers[] = {
+    {"guided_json", GrammarKind::kJsonSchema, Shape::kJson},  // vLLM, before 0.11
+    {"guided_regex", GrammarKind::kRegex, Shape::kText},
+    {"guided_choice", GrammarKind::kChoice, Shape::kStrings},
+    {"guided_grammar", GrammarKind::kLark, Shape::kText},
+    {"guided_json_object", GrammarKind::kJsonObject, Shape::kFlag},
+    {"json_schema", GrammarKind::kJsonSchema, Shape::kJson},  // SGLang, llama.cpp
+    {"regex", GrammarKind::kRegex, Shape::kText},
+    {"ebnf", GrammarKind::kLark, Shape::kText},
+    {"choice", GrammarKind::kChoice, Shape::kStrings},
+    {"lark_grammar", GrammarKind::kLark, Shape::kText},
+    {"llg_grammar", GrammarKind::kGuidance, Shape::kJson},
+};
+
+// Members of vLLM's structured_outputs.
+constexpr Spelling kStructured[] = {
+    {"json", GrammarKind::kJsonSchema, Shape::kJson},
+    {"regex", GrammarKind::kRegex, Shape::kText},
+    {"choice", GrammarKind::kChoice, Shape::kStrings},
+    {"grammar", GrammarKind::kLark, Shape::kText},
+    {"json_object", GrammarKind::kJsonObject, Shape::kFlag},
+};
+
+// Types of response_format, with the members that hold the grammar, besides json_schema.
+struct FormatType {
+  std::string_view type;
+  Spelling member;
+};
+constexpr FormatType kFormatTypes[] = {
+    {"regex", {"regex", GrammarKind::kRegex, Shape::kText}},
+    {"choice", {"choice", GrammarKind::kChoice, Shape::kStrings}},
+    {"lark_grammar", {"lark_grammar", GrammarKind::kLark, Shape::kText}},
+    {"grammar", {"grammar", GrammarKind::kLark, Shape::kText}},
+    {"ebnf", {"ebnf", GrammarKind::kLark, Shape::kText}},
+    {"llguidance", {"grammar", GrammarKind::kGuidance, Shape::kJson}},
+    {"json", {"schema", GrammarKind::kJsonSchema, Shape::kJson}},
+};
+
+constexpr std::string_view kTypes =
+    "text, json_object, json_schema, json, regex, choice, lark_grammar, grammar, ebnf, llguidance";
+
+using Grammar = std::optional<OutputGrammar>;
+
+// Collects the one grammar of a request, and its errors.
+class GrammarReader {
+ public:
+  explicit GrammarReader(FieldReader& fields) : fields_(fields) {}
+
+  void ReadMember(const Json* value, const Spelling& spelling, const std::string& field) {
+    if (value == nullptr || value->is_null()) return;
+    switch (spelling.shape) {
+      case Shape::kText:
+        if (const std::string* text = value->AsString()) return Found(spelling, *text, field);
+        return Wrong(field, "a string", *value);
+      case Shape::kJson:
+        if (const std::string* text = value->AsString()) return Found(spelling, *text, field);
+        if (value->AsObject() == nullptr && value->AsBool() == nullptr) {
+          return Wrong(field, "an object or its JSON text", *value);
+        }
+        return Found(spelling, value->Dump(), field);
+      case Shape::kStrings:
+        if (value->AsArray() == nullptr) return Wrong(field, "an array of strings", *value);
+        return Found(spelling, value->Dump(), field);
+      case Shape::kFlag:
+        if (value->AsBool() == nullptr) return Wrong(field, "a boolean", *value);
+        if (*value->AsBool()) Found(spelling, "", field);
+        return;
+    }
+  }
+
+  void ReadResponseFormat(const Json& format) {
+    const Json* type = format.Find("type");
+    if (type == nullptr || type->AsString() == nullptr) {
+      return fields_.Fail("response_format", "must be an object with a type");
+    }
+    const std::string& name = *type->AsString();
+    if (name == "text") return;
+    if (name == "json_object") return ReadJsonObject(format);
+    if (name == "json_schema") return ReadJsonSchema(format);
+    const auto* const found = std::ranges::find(kFormatTypes, name, &FormatType::type);
+    if (found == std::end(kFormatTypes)) {
+      return fields_.Fail("response_format.type", fmt::format("must be one of {}", kTypes));
+    }
+    const std::string field = fmt::format("response_format.{}", found->member.name);
+    const Json* value = format.Find(found->member.name);
+    if (value == nullptr || value->is_null()) return fields_.Fail(field, "is required");
+    ReadMember(value, found->member, field);
+  }
+
+  Grammar Take() { return std::move(grammar_); }
+
+ private:
+  void Found(const Spelling& spelling, std::string text, const std::string& field) {
+    if (grammar_) {
+      return fields_.Fail(field, fmt::format("is not allowed beside {}", grammar_->field));
+    }
+    grammar_ = {.kind = spelling.kind, .text = std::move(text), .field = field};
+  }
+  void Wrong(const std::string& field, std::string_view wanted, const Json& value) {
+    fields_.Fail(field, fmt::format("must be {}, not {}", wanted, value.KindName()));
+  }
+
+  // llama.cpp and others put a schema beside it.
+  void ReadJsonObject(const Json& format) {
+    const Json* schema = format.Find("schema");
+    if (schema == nullptr || schema->is_null()) {
+      return Found({"", GrammarKind::kJsonObject, Shape::kFlag}, "", "response_format");
+    }
+    ReadMember(schema, {"schema", GrammarKind::kJsonSchema, Shape::kJson},
+               "response_format.schema");
+  }
+
+  void ReadJsonSchema(const Json& format) {
+    const std::string outer = "response_format.json_schema";
+    const Json* wrapper = format.Find("json_schema");
+    if (wrapper == nullptr || wrapper->AsObject() == nullptr) {
+      return fields_.Fail(outer, "must be an object with a schema");
+    }
+    const Json* strict = wrapper->Find("strict");
+    const bool is_given = strict != nullptr && !strict->is_null();
+    if (is_given && strict->AsBool() == nullptr)
+      return Wrong(outer + ".strict", "a boolean", *strict);
+    const bool is_strict = is_given && *strict->AsBool();
+    const Json* schema = wrapper->Find("schema");
+    if (schema == nullptr || schema->is_null()) {
+      if (is_strict) return fields_.Fail(outer + ".schema", "is required with strict");
+      return Found({"", GrammarKind::kJsonObject, Shape::kFlag}, "", outer);
+    }
+    const GrammarKind kind = is_strict ? GrammarKind::kJsonSchema : GrammarKind::kLooseJsonSchema;
+    ReadMember(schema, {"schema", kind, Shape::kJson}, outer + ".schema");
+  }
+
+  FieldReader& fields_;
+  Grammar grammar_;
+};
+
+}  // namespace
+
+std::shared_ptr<const OutputGrammar> ReadGrammar(FieldReader& fields) {
+  GrammarReader reader(fields);
+  if (const Json* format = fields.Get("response_format")) reader.ReadResponseFormat(*format);
+  for (const Spelling& member : kMembers) {
+    reader.ReadMember(fields.Get(member.name), member, std::string(member.name));
+  }
+  if (const Json* structured = fields.Get("structured_outputs")) {
+    if (structured->AsObject() == nullptr) {
+      fields.Fail("structured_outputs",
+                  fmt::format("must be an object, not {}", structured->KindName()));
+    }
+    if (const Json* tag = structured->Find("structural_tag"); tag != nullptr && !tag->is_null()) {
+      fields.Fail("structured_outputs.structural_tag", "is not supported by this server");
+    }
+    for (const Spelling& member : kStructured) {
+      reader.ReadMember(structured->Find(member.name), member,
+                        fmt::format("structured_outputs.{}", member.name));
+    }
+  }
+  Grammar grammar = reader.Take();
+  if (!grammar) return nullptr;
+  return std::make_shared<const OutputGrammar>(*std::move(grammar));
+}
+
+}  // namespace tandem::serve::openai

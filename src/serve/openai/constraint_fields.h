@@ -1,0 +1,16 @@
+// The members of an OpenAI request that say what the answer must look like: response_format with
+// the types of OpenAI, llgtrt and others, and the members of vLLM, SGLang and llama.cpp. A pure
+// function.
+#pragma once
+
+#include <memory>
+
+#include "serve/field_reader.h"
+#include "serve/text_request.h"
+
+namespace tandem::serve::openai {
+
+// Null if any answer will do. At most one member may constrain the answer. Errors go to `fields`.
+std::shared_ptr<const OutputGrammar> ReadGrammar(FieldReader& fields);
+
+}  // namespace tandem::serve::openai
