@@ -110,6 +110,14 @@ const BoundOptions<serve::ServiceOptions>& ServiceRows() {
            .group = kServer,
            .min = 1,
            .max = 86400}),
+      {{.name = "allow_control_tokens",
+        .type = OptionType::kFlag,
+        .meaning = "The name of a control token in a chat's messages becomes the token; without "
+                   "the option it is text",
+        .group = kServer},
+       [](const OptionValues& values, const OptionSpec& spec, serve::ServiceOptions& options) {
+         options.limits.allow_control_tokens = values.Flag(spec);
+       }},
   });
   return rows;
 }

@@ -88,7 +88,10 @@ class Tokenizer {
   std::span<const int32_t> IdsByBytes() const;
 
  private:
+  friend class ChatTemplate;
   struct SortedIds;
+  // A longer text is refused.
+  Status CheckLength(std::string_view text) const;
   Tokenizer(TextTokenizer* handle, Options options);
 
   TextTokenizer* handle_;  // owned

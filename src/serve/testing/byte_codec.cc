@@ -70,13 +70,20 @@ std::string ByteCodec::TokenBytes(int32_t token) const {
   return token < 3 ? "" : std::string(1, static_cast<char>(token - 3));
 }
 
-Result<std::string> ByteCodec::RenderChat(std::string_view messages) const {
+Result<ChatText> ByteCodec::RenderChat(std::string_view messages,
+                                       const ChatTemplate::RenderOptions& options) const {
   TANDEM_ASSIGN_OR_RETURN(const Json list, ParseJson(messages));
   std::string text;
   for (const Json& message : *list.AsArray()) {
     text += *message.Find("role")->AsString() + ": " + *message.Find("content")->AsString() + "\n";
   }
-  return text + "assistant: ";
+  if (options.add_generation_prompt) text += "assistant: ";
+  return ChatText{std::move(text), {}};
+}
+
+Result<std::vector<int32_t>> ByteCodec::EncodeChat(std::string_view beginning,
+                                                   const ChatText&) const {
+  return Encode(beginning, /*add_special_tokens=*/false);
 }
 
 Result<std::shared_ptr<const TokenConstraint>> ByteCodec::BanWords(

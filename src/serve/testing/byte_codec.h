@@ -33,7 +33,10 @@ class ByteCodec : public TextCodec {
   std::vector<int32_t> end_ids() const override { return {kEnd}; }
   std::optional<int32_t> pad_id() const override { return 0; }
   // "user: hello\nassistant: "
-  Result<std::string> RenderChat(std::string_view messages) const override;
+  Result<ChatText> RenderChat(std::string_view messages,
+                              const ChatTemplate::RenderOptions& options) const override;
+  Result<std::vector<int32_t>> EncodeChat(std::string_view beginning,
+                                          const ChatText& chat) const override;
   bool ChatHasStopped() const override { return chat_has_stopped; }
   // Bans the words' last bytes: enough to check that a constraint reaches the engine.
   Result<std::shared_ptr<const TokenConstraint>> BanWords(
