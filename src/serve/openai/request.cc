@@ -232,7 +232,7 @@ Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
   TANDEM_RETURN_IF_ERROR(fields.status());
   const int64_t num_choices = options.num_choices;
   if (endpoint == Endpoint::kChat) {
-    TANDEM_ASSIGN_OR_RETURN(options.messages, ReadMessages(body));
+    TANDEM_RETURN_IF_ERROR(ReadChat(body, options));
     call.prompts.push_back(std::move(options));
   } else {
     options.continues_prompt = true;

@@ -41,6 +41,17 @@ class LastByteBan final : public TokenConstraint {
   const std::vector<int32_t> tokens_;
 };
 
+// Parts of text are joined by line ends.
+std::string ContentOf(const Json& message) {
+  const Json& content = *message.Find("content");
+  if (content.AsArray() == nullptr) return *content.AsString();
+  std::string text;
+  for (const Json& part : *content.AsArray()) {
+    text += (text.empty() ? "" : "\n") + *part.Find("text")->AsString();
+  }
+  return text;
+}
+
 }  // namespace
 
 std::string ByteCodec::TextOf(const std::vector<int32_t>& tokens) {
@@ -75,7 +86,7 @@ Result<ChatText> ByteCodec::RenderChat(std::string_view messages,
   TANDEM_ASSIGN_OR_RETURN(const Json list, ParseJson(messages));
   std::string text;
   for (const Json& message : *list.AsArray()) {
-    text += *message.Find("role")->AsString() + ": " + *message.Find("content")->AsString() + "\n";
+    text += *message.Find("role")->AsString() + ": " + ContentOf(message) + "\n";
   }
   if (options.add_generation_prompt) text += "assistant: ";
   return ChatText{std::move(text), {}};

@@ -45,6 +45,8 @@ pub struct ChatTemplate {
     tokens: serde_json::Map<String, serde_json::Value>,
     strays: Arc<Strays>,
     has_twin: bool,
+    /// Whether it goes through the parts of a message's content.
+    reads_parts: bool,
 }
 
 /// The variables of a rendering.
@@ -82,6 +84,7 @@ impl ChatTemplate {
             tokens: special_tokens,
             strays,
             has_twin: false,
+            reads_parts: reads_parts(source),
         })
     }
 
@@ -149,16 +152,41 @@ impl ChatTemplate {
         })
     }
 
+    /// Writes a message in the words that the template knows.
+    fn suit(&self, message: &mut serde_json::Value) {
+        if let Some(role) = message.get_mut("role") {
+            if role == "developer" && !self.source.contains("developer") {
+                *role = "system".into();
+            }
+        }
+        let Some(content) = message.get_mut("content") else {
+            return;
+        };
+        let text_of = |part: &serde_json::Value| part.get("text")?.as_str().map(str::to_owned);
+        if let (false, Some(parts)) = (self.reads_parts, content.as_array()) {
+            let texts: Option<Vec<String>> = parts.iter().map(text_of).collect();
+            if let Some(texts) = texts {
+                *content = texts.join("\n").into();
+            }
+        } else if self.reads_parts && content.is_string() && !self.source.contains("is string") {
+            let text = content.take();
+            *content = serde_json::json!([{"type": "text", "text": text}]);
+        }
+    }
+
     /// Renderings whose thread remains after it went over its limits.
     pub fn strays(&self) -> usize {
         self.strays.count()
     }
 
     fn context(&self, messages: &str, extra: &str, add_generation_prompt: bool) -> Result<Context> {
-        let messages: serde_json::Value =
+        let mut messages: serde_json::Value =
             serde_json::from_str(messages).map_err(|e| Error::invalid(format!("messages: {e}")))?;
-        if !messages.is_array() {
+        let Some(list) = messages.as_array_mut() else {
             return Err(Error::invalid("messages must be a JSON array"));
+        };
+        for message in list {
+            self.suit(message);
         }
         let extra: serde_json::Value =
             serde_json::from_str(if extra.is_empty() { "{}" } else { extra })
@@ -204,6 +232,23 @@ impl ChatTemplate {
             items,
         })
     }
+}
+
+/// Whether a loop of the template goes through a message's content. Loops over all texts of a
+/// content, its characters, are in no template.
+fn reads_parts(source: &str) -> bool {
+    source.split("{%").skip(1).any(|tag| {
+        let tag = tag.split("%}").next().unwrap_or_default();
+        let tag = tag.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
+        let items = tag
+            .strip_prefix("for ")
+            .and_then(|rest| rest.split_once(" in "));
+        items.is_some_and(|(_, items)| {
+            let name = items.split(['|', ' ']).next().unwrap_or_default();
+            let name = name.trim_end_matches(['\'', '"', ']']);
+            name.ends_with("content")
+        })
+    })
 }
 
 fn text_of(env: &Environment, name: &str, variables: Value) -> Result<String> {
