@@ -34,6 +34,15 @@ void SetAllowedHosts(const OptionValues& values, const OptionSpec& spec,
   }
 }
 
+// The names of formats, as words and as values.
+template <typename Formats>
+std::vector<std::pair<std::string_view, std::string>> FormatChoices(const Formats& formats) {
+  std::vector<std::pair<std::string_view, std::string>> choices = {{"auto", "auto"},
+                                                                   {"none", "none"}};
+  for (const auto& format : formats) choices.emplace_back(format.name, format.name);
+  return choices;
+}
+
 const BoundOptions<serve::ServerOptions>& ServerRows() {
   using serve::ServerOptions;
   static const BoundOptions<ServerOptions> rows({
@@ -97,6 +106,16 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
                    "all others",
         .group = kServer},
        SetAllowedHosts},
+      BindChoice<ServerOptions, [](auto& o) -> auto& { return o.answer_formats.tools; }>(
+          {.name = "tool_format",
+           .meaning = "How answers of chats mark tool calls; auto: as the chat template does",
+           .group = kServer},
+          FormatChoices(serve::openai::ToolFormats())),
+      BindChoice<ServerOptions, [](auto& o) -> auto& { return o.answer_formats.reasoning; }>(
+          {.name = "reasoning_format",
+           .meaning = "How answers of chats mark reasoning; auto: as the chat template does",
+           .group = kServer},
+          FormatChoices(serve::openai::ReasoningFormats())),
   });
   return rows;
 }

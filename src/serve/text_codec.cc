@@ -103,6 +103,9 @@ class ModelTextCodec final : public TextCodec {
     }
     return chat_->Render(messages, options);
   }
+  std::string_view ChatSource() const override {
+    return chat_ == nullptr ? std::string_view() : chat_->Source();
+  }
   bool ChatHasStopped() const override { return chat_ != nullptr && chat_->Stopped(); }
   Result<std::shared_ptr<const TokenConstraint>> BanWords(
       const std::vector<std::string>& words) const override {

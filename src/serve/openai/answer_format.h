@@ -3,6 +3,7 @@
 #pragma once
 
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/status.h"
@@ -28,6 +29,12 @@ struct ReasoningFormat {
 };
 std::span<const ReasoningFormat> ReasoningFormats();
 
+// What an operator says of the formats: "auto", "none" or the name of one.
+struct AnswerFormatNames {
+  std::string tools = "auto";
+  std::string reasoning = "auto";
+};
+
 // Null: none.
 struct AnswerFormat {
   const ToolFormat* tools = nullptr;
@@ -35,8 +42,7 @@ struct AnswerFormat {
   bool starts_in_reasoning = false;  // the template ends with `begin`
 };
 
-// `tools` and `reasoning`: "auto", "none" or the name of a format (AnswerFormatNames). `source`:
-// the chat template's text.
+// `tools` and `reasoning` as AnswerFormatNames; `source`: the chat template's text.
 AnswerFormat FindAnswerFormat(std::string_view tools, std::string_view reasoning,
                               std::string_view source);
 

@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -11,6 +14,7 @@
 #include "base/utf8.h"
 #include "serve/generate_call.h"
 #include "serve/http/call_reply.h"
+#include "serve/openai/answer_parser.h"
 #include "serve/openai/errors.h"
 #include "serve/openai/request.h"
 #include "serve/openai/response.h"
@@ -28,8 +32,11 @@ std::string NewId(Endpoint endpoint) {
 // One call, and its response or its chunks.
 class ResponseSource final : public MessageSource {
  public:
-  ResponseSource(const Call& call, ResponseHeader header, std::unique_ptr<GenerateCall> generate)
+  ResponseSource(const Call& call, ResponseHeader header, const AnswerFormat& format,
+                 std::unique_ptr<GenerateCall> generate)
       : header_(std::move(header)),
+        format_(format),
+        tools_(call.tools.tools),
         logprobs_(call.logprobs),
         include_usage_(call.include_usage),
         continuous_usage_(call.continuous_usage),
@@ -54,6 +61,7 @@ class ResponseSource final : public MessageSource {
  private:
   // Of one answer of a stream.
   struct Shown {
+    std::optional<AnswerParser> parser = {};
     size_t num_characters = 0;
     bool has_role = false;
   };
@@ -67,21 +75,39 @@ class ResponseSource final : public MessageSource {
     for (const TokenPiece& piece : event.pieces) choice.text += piece.text;
     shown.num_characters += CountCharacters(choice.text);
     if (logprobs_) choice.pieces = std::move(event.pieces);
-    if (!choice.text.empty() || !choice.pieces.empty()) {
+    const bool is_last = event.finish != TextFinish::kNone;
+    if (header_.endpoint == Endpoint::kChat) {
+      WriteParts(std::move(choice), is_last, shown, messages);
+    } else if (!choice.text.empty() || !choice.pieces.empty()) {
       messages.push_back(Chunk(choice, shown));
     }
-    if (event.finish == TextFinish::kNone) return;
+    if (!is_last) return;
     Choice last;
     last.index = event.choice;
     last.finish = event.finish;
+    last.has_calls = shown.parser && shown.parser->num_calls() > 0;
     messages.push_back(Chunk(last, shown));
+  }
+
+  // A chunk for each piece of a part; log-probabilities come with the first.
+  void WriteParts(Choice choice, bool is_last, Shown& shown, std::vector<std::string>& messages) {
+    if (!shown.parser) shown.parser.emplace(format_, tools_);
+    std::vector<AnswerPart> parts = shown.parser->Push(choice.text);
+    if (is_last) std::ranges::move(shown.parser->Flush(), std::back_inserter(parts));
+    if (parts.empty() && !choice.pieces.empty()) parts.emplace_back();
+    for (AnswerPart& part : parts) {
+      choice.part = std::move(part);
+      messages.push_back(Chunk(choice, shown));
+      choice.pieces.clear();
+    }
   }
 
   void WriteEnd(std::vector<std::string>& messages) const {
     const CallUsage usage = call_->usage();
     const TextCodec& codec = call_->model().service->codec();
     if (!call_->is_streamed()) {
-      messages.push_back(FormatResponse(header_, call_->answers(), usage, logprobs_, codec));
+      messages.push_back(
+          FormatResponse(header_, call_->answers(), usage, logprobs_, codec, format_, tools_));
       return;
     }
     if (include_usage_) {
@@ -103,6 +129,8 @@ class ResponseSource final : public MessageSource {
   }
 
   const ResponseHeader header_;
+  const AnswerFormat format_;
+  const CallableTools tools_;
   const bool logprobs_;
   const bool include_usage_;
   const bool continuous_usage_;
@@ -110,8 +138,28 @@ class ResponseSource final : public MessageSource {
   std::vector<Shown> shown_;  // [answers] of a stream
 };
 
-std::unique_ptr<Reply> Generate(const ModelRegistry& models, Endpoint endpoint,
-                                const HttpRequest& request, const std::function<void()>& wake) {
+// The format of the answers to a call, whose marks must be in their text.
+AnswerFormat FormatOf(Call& call, const TextCodec& codec, const AnswerFormatNames& names) {
+  if (call.endpoint != Endpoint::kChat) return {};
+  AnswerFormat format = FindAnswerFormat(names.tools, names.reasoning, codec.ChatSource());
+  if (call.tools.tools.names.empty()) format.tools = nullptr;
+  std::vector<std::string_view> marks;
+  if (format.tools != nullptr) marks.insert(marks.end(), {format.tools->begin, format.tools->end});
+  if (format.reasoning != nullptr) {
+    marks.insert(marks.end(), {format.reasoning->begin, format.reasoning->end});
+  }
+  const bool any_special = std::ranges::any_of(
+      marks, [&](std::string_view mark) { return codec.SpecialToken(mark).has_value(); });
+  for (TextRequest& prompt : call.prompts) {
+    if (any_special) prompt.skip_special_tokens = false;
+    if (!prompt.chat.add_generation_prompt) format.starts_in_reasoning = false;
+  }
+  return format;
+}
+
+std::unique_ptr<Reply> Generate(const ModelRegistry& models, const AnswerFormatNames& formats,
+                                Endpoint endpoint, const HttpRequest& request,
+                                const std::function<void()>& wake) {
   Result<Call> call = ParseCall(endpoint, request.body);
   if (!call.ok()) return ErrorReply(call.status());
   for (TextRequest& prompt : call->prompts) prompt.cache_key = request.caller;
@@ -119,9 +167,11 @@ std::unique_ptr<Reply> Generate(const ModelRegistry& models, Endpoint endpoint,
   if (!model.ok()) return ErrorReply(model.status());
   const ReplyForm form = call->stream ? ReplyForm::kEvents : ReplyForm::kWhole;
   ResponseHeader header{endpoint, NewId(endpoint), (*model)->name, UnixSeconds()};
+  const AnswerFormat format = FormatOf(*call, (*model)->service->codec(), formats);
   auto generate = std::make_unique<GenerateCall>(*std::move(model), std::move(call->prompts), wake);
   return MakeCallReply(
-      std::make_unique<ResponseSource>(*call, std::move(header), std::move(generate)), form);
+      std::make_unique<ResponseSource>(*call, std::move(header), format, std::move(generate)),
+      form);
 }
 
 std::unique_ptr<Reply> DescribeModel(const ModelRegistry& models, const std::string& name) {
@@ -131,17 +181,18 @@ std::unique_ptr<Reply> DescribeModel(const ModelRegistry& models, const std::str
 
 }  // namespace
 
-FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit) {
+FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit,
+                      const AnswerFormatNames& formats) {
   FrontEnd front_end;
   front_end.name = "openai";
   front_end.body_limit = body_limit;
   front_end.format_error = [](int status, std::string_view message) {
     return FormatError(status, message);
   };
-  const auto generate = [&models](Endpoint endpoint) -> RouteFunction {
-    return [&models, endpoint](const HttpRequest& request, const PathValues&,
-                               const std::function<void()>& wake) {
-      return Generate(models, endpoint, request, wake);
+  const auto generate = [&models, formats](Endpoint endpoint) -> RouteFunction {
+    return [&models, formats, endpoint](const HttpRequest& request, const PathValues&,
+                                        const std::function<void()>& wake) {
+      return Generate(models, formats, endpoint, request, wake);
     };
   };
   front_end.routes = {

@@ -6,10 +6,12 @@
 
 #include "serve/http/router.h"
 #include "serve/model_registry.h"
+#include "serve/openai/answer_format.h"
 
 namespace tandem::serve::openai {
 
 // `models` outlives the router.
-FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit);
+FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit,
+                      const AnswerFormatNames& formats = {});
 
 }  // namespace tandem::serve::openai

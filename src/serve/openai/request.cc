@@ -84,13 +84,11 @@ void RefuseUnsupported(FieldReader& fields) {
       fields.Fail("response_format", "only {\"type\":\"text\"} is supported by this server");
     }
   }
-  for (const std::string_view name : {"tools", "functions"}) {
-    const Json* tools = fields.Get(name);
-    if (tools == nullptr) continue;
-    if (tools->AsArray() == nullptr) {
-      fields.Fail(name, fmt::format("must be an array, not {}", tools->KindName()));
-    } else if (!tools->AsArray()->empty()) {
-      fields.Fail(name, "tools are not supported by this server");
+  if (const Json* functions = fields.Get("functions")) {
+    if (functions->AsArray() == nullptr) {
+      fields.Fail("functions", fmt::format("must be an array, not {}", functions->KindName()));
+    } else if (!functions->AsArray()->empty()) {
+      fields.Fail("functions", "is not supported by this server; send them as tools");
     }
   }
   if (const std::optional<bool> echo = fields.Boolean("echo"); echo && *echo) {
@@ -233,6 +231,7 @@ Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
   const int64_t num_choices = options.num_choices;
   if (endpoint == Endpoint::kChat) {
     TANDEM_RETURN_IF_ERROR(ReadChat(body, options));
+    TANDEM_ASSIGN_OR_RETURN(call.tools, ReadTools(body));
     call.prompts.push_back(std::move(options));
   } else {
     options.continues_prompt = true;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "serve/openai/tools.h"
 #include "serve/text_request.h"
 
 namespace tandem::serve::openai {
@@ -22,6 +23,7 @@ struct Call {
   bool include_usage = false;     // a last chunk with the usage figures
   bool continuous_usage = false;  // and in every chunk
   bool logprobs = false;
+  ToolRequest tools;  // of a chat
 };
 
 Result<Call> ParseCall(Endpoint endpoint, std::string_view body);

@@ -2,11 +2,13 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "serve/generate_call.h"
 #include "serve/model_registry.h"
+#include "serve/openai/answer_parser.h"
 #include "serve/openai/request.h"
 #include "serve/text_codec.h"
 #include "serve/text_request.h"
@@ -27,11 +29,14 @@ struct Choice {
   std::string text;
   std::vector<TokenPiece> pieces;  // for log-probabilities
   size_t text_offset = 0;          // of the first piece, in characters of the answer's whole text
+  std::optional<AnswerPart> part;  // of a chat, instead of `text`
+  bool has_calls = false;          // with `finish`: the answer calls tools
   TextFinish finish = TextFinish::kNone;
 };
 
 std::string FormatResponse(const ResponseHeader& header, const std::vector<TextChoice>& answers,
-                           const CallUsage& usage, bool logprobs, const TextCodec& codec);
+                           const CallUsage& usage, bool logprobs, const TextCodec& codec,
+                           const AnswerFormat& format, const CallableTools& tools);
 
 // A stream chunk: text of one choice, or its end, or (without a choice) the usage figures.
 struct ChunkOptions {

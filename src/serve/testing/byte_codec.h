@@ -37,12 +37,15 @@ class ByteCodec : public TextCodec {
                               const ChatTemplate::RenderOptions& options) const override;
   Result<std::vector<int32_t>> EncodeChat(std::string_view beginning,
                                           const ChatText& chat) const override;
+  std::string_view ChatSource() const override { return chat_source; }
   bool ChatHasStopped() const override { return chat_has_stopped; }
   // Bans the words' last bytes: enough to check that a constraint reaches the engine.
   Result<std::shared_ptr<const TokenConstraint>> BanWords(
       const std::vector<std::string>& words) const override;
 
   std::atomic<bool> chat_has_stopped{false};
+  // Shows how answers mark calls and reasoning; RenderChat renders its own format.
+  std::string chat_source = "<tool_call> </think>";
 };
 
 }  // namespace tandem::serve
