@@ -49,7 +49,8 @@ const BoundOptions<CalibrationOptions>& CalibrationOptionRows() {
                                           .min = 1,
                                           .max = 1 << 20}),
       Sets<&CalibrationOptions::tokenizer_dir>(
-          {.name = "tokenizer_dir", .meaning = "Folder of the tokenizer; default: the model's"}),
+          {.name = "tokenizer_dir",
+           .meaning = "Folder of the tokenizer, whose files go along; default: the model's"}),
   });
   return rows;
 }
@@ -58,8 +59,9 @@ void SayWritten(const std::filesystem::path& output_dir, const WriteReport& repo
                 const nlohmann::ordered_json& more, Console& console) {
   const std::string format = DescribeFormat({report.spec.dtype, report.spec.quantization});
   const int64_t files = report.sharding.num_files();
-  console.Say(fmt::format("{}: {}, {} rank{}, {}", output_dir.string(), format, files,
-                          files == 1 ? "" : "s", FormatBytes(report.bytes_written)));
+  const std::string ranks = files == 1 ? "" : fmt::format(", {} ranks", files);
+  console.Say(fmt::format("{}: {}{}, {}", output_dir.string(), format, ranks,
+                          FormatBytes(report.bytes_written)));
   nlohmann::ordered_json result{{"output_dir", output_dir.string()},
                                 {"quantization", format},
                                 {"tp_size", report.sharding.tp_size},
@@ -73,11 +75,12 @@ Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console&
   const BackendOptions backend_options = BackendOptionRows().Read(values);
   options.num_threads = backend_options.cpu.num_threads;
   TANDEM_ASSIGN_OR_RETURN(const auto backend, MakeBackend(backend_options));
+  const CalibrationOptions calibration = CalibrationOptionRows().Read(values);
+  options.tokenizer_dir = calibration.tokenizer_dir;
   CalibrationTexts texts;
   if (options.recipe.calibrates()) {
-    TANDEM_ASSIGN_OR_RETURN(
-        texts, ReadCalibrationTexts(options.model_dir, CalibrationOptionRows().Read(values),
-                                    options.config));
+    TANDEM_ASSIGN_OR_RETURN(texts,
+                            ReadCalibrationTexts(options.model_dir, calibration, options.config));
   }
   const Interrupt interrupt;
   const QuantizeEvents events{

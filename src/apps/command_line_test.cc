@@ -15,6 +15,7 @@
 #include "apps/help.h"
 #include "apps/testing/call.h"
 #include "base/file.h"
+#include "checkpoint/testing/family_fixtures.h"
 #include "checkpoint/testing/quantized_folder.h"
 
 namespace tandem::apps {
@@ -117,6 +118,22 @@ TEST_F(CommandLineTest, InspectSaysHowWeightsAreQuantized) {
               HasSubstr("architecture  LlamaForCausalLM, bfloat16, layers in int4 in groups of 32 "
                         "with zero points, an order of inputs\n"));
   EXPECT_THAT(ran.out, HasSubstr("exceptions    mlp.down_proj: not quantized (layers 1)\n"));
+}
+
+TEST_F(CommandLineTest, InspectSaysHowLayersAttendAndWhatCanBeMadeOfTheModel) {
+  const std::string out = Call({"inspect", FixtureOf("gemma3_text").string()}).out;
+  EXPECT_THAT(out, HasSubstr("positions     rotary, base 10000 in 5 layers\n"
+                             "positions     rotary, base 1000000 in 1 layer\n"
+                             "sees          the last 20 keys in 5 layers\n"
+                             "sees          all keys before in 1 layer\n"));
+  EXPECT_THAT(out, HasSubstr("quantize      every --qformat\n"));
+  EXPECT_THAT(out, HasSubstr("with --export_format hf, a Hugging Face folder\n"));
+  EXPECT_THAT(Call({"inspect", FixtureOf("qwen2").string(), "--rotary_base", "777",
+                    "--rotary_scaling_type", "linear", "--rotary_scaling_factor", "2"})
+                  .out,
+              HasSubstr("positions     rotary, base 777, linear scaling by 2\n"));
+  EXPECT_THAT(Call({"inspect", FixtureOf("gpt_oss").string()}).out,
+              HasSubstr("quantize      is quantized already\n"));
 }
 
 TEST_F(CommandLineTest, DamagedWeightsAreNamedAsTheirFileNamesThem) {

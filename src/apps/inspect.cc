@@ -1,18 +1,17 @@
 // `tandem inspect PATH`: the contents of a model folder or a file of tensors.
-#include "apps/inspect.h"
 
 #include <fmt/core.h>
 
 #include <algorithm>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "apps/config_rows.h"
+#include "apps/describe_model.h"
 #include "apps/verbs.h"
 #include "base/printable.h"
 #include "checkpoint/check_weights.h"
 #include "engine_folder/source.h"
-#include "model/weight_roles.h"
 #include "tensor/convert.h"
 #include "tensor/tensor_file.h"
 
@@ -60,85 +59,10 @@ Status InspectFile(const std::filesystem::path& path, Console& console,
   return {};
 }
 
-// Weights that are stored unlike most: "mlp.down_proj: not quantized", " (layers 0, 5)".
-std::map<std::string, std::string> ExceptionsOf(const ModelSpec& spec) {
-  std::map<std::string, std::string> layers;
-  for (const SchemeException& weight : spec.exceptions) {
-    const WeightRow& row = RowOf(weight.role);
-    std::string& list = layers[fmt::format("{}: {}", row.hf_name, DescribeScheme(weight.scheme))];
-    if (!row.per_layer) continue;
-    list += (list.empty() ? "" : ", ") + std::to_string(weight.layer);
-  }
-  for (auto& [what, list] : layers) {
-    if (!list.empty()) list = " (layers " + list + ")";
-  }
-  return layers;
-}
-
-Status InspectFolder(const std::filesystem::path& path, Console& console,
-                     nlohmann::ordered_json& json) {
-  TANDEM_ASSIGN_OR_RETURN(const ModelSource source, OpenModel(path));
-  const ModelSpec& spec = source.spec();
-  console.Say(fmt::format("{}: {}", Printable(path.string()), KindName(source.kind)));
-  console.Say(fmt::format(
-      "architecture  {}, {}{}", spec.architecture, DTypeName(spec.dtype),
-      spec.quantization.is_plain() ? "" : ", layers in " + DescribeScheme(spec.quantization)));
-  for (const auto& [what, layers] : ExceptionsOf(spec)) {
-    console.Say(fmt::format("exceptions    {}{}", what, layers));
-  }
-  console.Say(fmt::format("parameters    {:.1f} M in {} layers", NumParameters(spec) / 1e6,
-                          spec.num_layers()));
-  const AttentionSpec& attention = spec.layers.front().attention;
-  const MlpSpec& mlp = spec.layers.front().mlp;
-  if (const LatentSpec& latent = attention.latent; attention.has_latents()) {
-    console.Say(fmt::format("attention     {} heads of {}, over latents of {} with {} that turn",
-                            attention.num_heads, attention.query_dim(), latent.rank,
-                            attention.rope.dim));
-  } else {
-    console.Say(fmt::format("attention     {} heads of {}, {} for keys and values",
-                            attention.num_heads, attention.head_dim, attention.num_kv_heads));
-  }
-  console.Say(fmt::format("sizes         hidden {}, MLP {}, vocabulary {}, {} positions",
-                          spec.hidden_size, mlp.intermediate_size, spec.vocab_size,
-                          spec.max_positions));
-  if (const LayerSpec& last = spec.layers.back(); last.moe.num_experts > 0) {
-    console.Say(fmt::format("experts       {} of {} for each token, MLPs of {}",
-                            last.moe.routing.experts_per_token, last.moe.num_experts,
-                            last.moe.expert.intermediate_size));
-  }
-  console.Say(fmt::format("a token       reads {} of weights, keeps {} of keys and values",
-                          FormatBytes(StepWeightBytes(spec)),
-                          FormatBytes(spec.KvBytesPerToken(spec.dtype))));
-  if (spec.cache_scales) {
-    console.Say(fmt::format("cache scales  for keys and values in {}, of which a token keeps {}",
-                            DTypeName(*spec.cache_scales),
-                            FormatBytes(spec.KvBytesPerToken(*spec.cache_scales))));
-  }
-  std::string tokenizer = "none in the folder";
-  if (!source.tokenizer_dir.empty()) {
-    const Result<std::string> description = DescribeTokenizer(source.tokenizer_dir);
-    tokenizer = description.ok() ? *description : description.status().message();
-  }
-  console.Say("tokenizer     " + Printable(tokenizer));
-  json = {{"path", path.string()},
-          {"kind", KindName(source.kind)},
-          {"tokenizer", tokenizer},
-          {"spec", nlohmann::ordered_json::parse(SpecToJson(spec))},
-          {"parameters", NumParameters(spec)},
-          {"weight_bytes_per_token", StepWeightBytes(spec)},
-          {"kv_bytes_per_token", spec.KvBytesPerToken(spec.dtype)}};
-  if (const std::optional<BuildLimits>& limits = source.limits) {
-    console.Say(
-        fmt::format("limits        {} sequences and {} tokens a step; {} tokens a sequence, "
-                    "{} of a prompt, {} of a draft",
-                    limits->max_batch_size, limits->max_num_tokens, limits->max_seq_len,
-                    limits->max_input_len, limits->max_draft_len));
-    json["limits"] = {{"max_batch_size", limits->max_batch_size},
-                      {"max_num_tokens", limits->max_num_tokens},
-                      {"max_seq_len", limits->max_seq_len},
-                      {"max_input_len", limits->max_input_len},
-                      {"max_draft_len", limits->max_draft_len}};
-  }
+Status InspectFolder(const std::filesystem::path& path, const ConfigOptions& config,
+                     Console& console, nlohmann::ordered_json& json) {
+  TANDEM_ASSIGN_OR_RETURN(const ModelSource source, OpenModel(path, std::nullopt, config));
+  json = DescribeModel(source, config, console);
   return {};
 }
 
@@ -185,13 +109,13 @@ Status CheckFile(const std::filesystem::path& path, WeightCheck& check) {
   return {};
 }
 
-Result<WeightCheck> ReadWeights(const std::filesystem::path& path) {
+Result<WeightCheck> ReadWeights(const std::filesystem::path& path, const ConfigOptions& config) {
   WeightCheck check;
   if (IsFileOfTensors(path)) {
     TANDEM_RETURN_IF_ERROR(CheckFile(path, check));
     return check;
   }
-  TANDEM_ASSIGN_OR_RETURN(const ModelSource source, OpenModel(path));
+  TANDEM_ASSIGN_OR_RETURN(const ModelSource source, OpenModel(path, std::nullopt, config));
   if (source.kind == ModelSource::Kind::kEngine) {
     TANDEM_ASSIGN_OR_RETURN(check.bad, FindNonFinite(*source.weights));
     TANDEM_RETURN_IF_ERROR(source.weights->Finish());
@@ -202,9 +126,10 @@ Result<WeightCheck> ReadWeights(const std::filesystem::path& path) {
   return check;
 }
 
-Status CheckWeights(const std::filesystem::path& path, const Console& console) {
+Status CheckWeights(const std::filesystem::path& path, const ConfigOptions& config,
+                    const Console& console) {
   constexpr size_t kNamed = 8;
-  TANDEM_ASSIGN_OR_RETURN(const WeightCheck check, ReadWeights(path));
+  TANDEM_ASSIGN_OR_RETURN(const WeightCheck check, ReadWeights(path, config));
   const std::vector<BadWeight>& bad = check.bad;
   if (bad.empty()) {
     console.Say(fmt::format("weights       read and checked: each is a finite number{}",
@@ -222,12 +147,13 @@ Status CheckWeights(const std::filesystem::path& path, const Console& console) {
 
 Status Run(const OptionValues& values, Console& console) {
   const InspectOptions options = Rows().Read(values);
+  const ConfigOptions config = ConfigOptionRows().Read(values);
   const std::filesystem::path& path = options.path;
   nlohmann::ordered_json json;
   if (IsFileOfTensors(path)) {
     TANDEM_RETURN_IF_ERROR(InspectFile(path, console, json));
   } else {
-    TANDEM_RETURN_IF_ERROR(InspectFolder(path, console, json));
+    TANDEM_RETURN_IF_ERROR(InspectFolder(path, config, console, json));
     if (options.tensors) {
       TANDEM_ASSIGN_OR_RETURN(const auto files, TensorFilesIn(path));
       for (const std::filesystem::path& file : files) {
@@ -235,7 +161,7 @@ Status Run(const OptionValues& values, Console& console) {
       }
     }
   }
-  if (options.check) TANDEM_RETURN_IF_ERROR(CheckWeights(path, console));
+  if (options.check) TANDEM_RETURN_IF_ERROR(CheckWeights(path, config, console));
   console.Result(json);
   return {};
 }
@@ -248,7 +174,7 @@ Command InspectCommand() {
           .examples =
               "  tandem inspect MODEL --tensors\n"
               "  tandem inspect MODEL --check\n",
-          .options = Join({Rows().specs()}),
+          .options = Join({Rows().specs(), ConfigOptionRows().specs()}),
           .run = Run};
 }
 

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "apps/inspect.h"
+#include "apps/describe_model.h"
 #include "base/log.h"
 #include "checkpoint/output_folder.h"
 #include "text/tokenizer.h"

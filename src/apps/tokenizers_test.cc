@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "apps/inspect.h"
+#include "apps/describe_model.h"
 #include "checkpoint/output_folder.h"
 #include "text/testing/tokenizers.h"
 

@@ -1,7 +1,7 @@
 // Replaces tokenizers and the server in a build without them (preset `engine`).
 #include "apps/bench.h"
 #include "apps/calibration.h"
-#include "apps/inspect.h"
+#include "apps/describe_model.h"
 #include "apps/verbs.h"
 
 namespace tandem::apps {

@@ -1,5 +1,6 @@
 #include "checkpoint/hf_tensors.h"
 
+#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -26,6 +27,29 @@ constexpr std::array kWeightFiles = {
 bool IsPlainFileName(const std::string& name) {
   return !name.empty() && name.front() != '.' && name.find('/') == std::string::npos &&
          name.find('\0') == std::string::npos;
+}
+
+// Beside others, the tensors of the text model have names of their own. It is read by those that it
+// has alone: "model.x" for "language_model.model.x" (transformers 4), "model.language_model.x" (5).
+struct Beside {
+  std::string_view prefix;
+  std::string_view alone;
+};
+constexpr std::array kBeside = {
+    Beside{"language_model.", ""},
+    Beside{"model.language_model.", "model."},
+};
+
+std::string Renamed(std::string_view name, std::string_view prefix, std::string_view other) {
+  if (!name.starts_with(prefix)) return std::string(name);
+  return std::string(other).append(name.substr(prefix.size()));
+}
+
+std::string NameAlone(const std::string& name) {
+  for (const auto& [prefix, alone] : kBeside) {
+    if (name.starts_with(prefix)) return Renamed(name, prefix, alone);
+  }
+  return name;
 }
 
 // Why there are no weights to read: names other formats found in the folder, and the fix.
@@ -70,7 +94,9 @@ Status HfTensors::OpenFiles() {
 
 Status HfTensors::OpenSingleFile(const fs::path& path) {
   TANDEM_ASSIGN_OR_RETURN(auto file, OpenTensorFile(path));
-  for (const auto& [name, tensor] : file->tensors()) tensors_[name] = {tensor, file.get(), name};
+  for (const auto& [name, tensor] : file->tensors()) {
+    tensors_[NameAlone(name)] = {tensor, file.get(), name};
+  }
   shards_.push_back(std::move(file));
   return {};
 }
@@ -114,7 +140,7 @@ Status HfTensors::OpenIndex(const char* index_name) {
       return NotFound(file->path().string() + ": tensor \"" + name + "\" is missing, though " +
                       index_name + " puts it there");
     }
-    tensors_[name] = {found->second, file, name};
+    tensors_[NameAlone(name)] = {found->second, file, name};
   }
   return {};
 }
@@ -134,11 +160,24 @@ const Tensor* HfTensors::FindStored(const std::string& name) const {
   return found == tensors_.end() ? nullptr : &found->second.tensor;
 }
 
+bool HfTensors::HoldsNamesWith(std::string_view prefix) const {
+  return std::any_of(tensors_.begin(), tensors_.end(),
+                     [&](const auto& tensor) { return tensor.second.name.starts_with(prefix); });
+}
+
 std::string HfTensors::PlaceOf(const std::string& name) const {
   const auto found = tensors_.find(name);
   fs::path where = shards_.size() == 1 ? shards_.front()->path() : folder_;
-  if (found != tensors_.end()) where = found->second.file->path();
-  return where.string() + ": tensor \"" + name + "\"";
+  std::string stored = name;
+  if (found != tensors_.end()) {
+    where = found->second.file->path();
+    stored = found->second.name;
+  } else {
+    for (const auto& [prefix, alone] : kBeside) {
+      if (HoldsNamesWith(prefix)) stored = Renamed(name, alone, prefix);
+    }
+  }
+  return where.string() + ": tensor \"" + stored + "\"";
 }
 
 std::vector<std::string_view> HfTensors::Names() const {

@@ -18,7 +18,8 @@ namespace tandem {
 
 class HfTensors final : public StoredTensors {
  public:
-  // `optional_prefix`: where no name begins with it, all names get it; may be empty.
+  // `optional_prefix`: where no name begins with it, all names get it; may be empty. The names of a
+  // text model beside others are those that it has alone.
   static Result<HfTensors> Open(const std::filesystem::path& folder,
                                 std::string_view optional_prefix);
 
@@ -48,6 +49,7 @@ class HfTensors final : public StoredTensors {
   Status AddShard(const char* index_name, const std::string& name,
                   std::map<std::string, const TensorFile*>& open);
   void SettlePrefix(std::string_view prefix);
+  bool HoldsNamesWith(std::string_view prefix) const;  // as stored
   static Status Verify(Stored& stored);
 
   std::filesystem::path folder_;

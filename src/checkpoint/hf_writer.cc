@@ -1,5 +1,7 @@
 #include "checkpoint/hf_writer.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -304,14 +306,26 @@ Status CheckHfFolder(const ModelSpec& spec, const ModelFolder& model) {
                          why + "; --export_format tensorrt_llm writes a checkpoint");
   };
   if (family == nullptr) return refused("the config does not tell the family");
+  TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(model.path / kConfigFile));
+  const Json own = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (own.contains("text_config"))
+    return refused("its folders hold other models beside the text's");
   for (const WeightId& id : Products(spec)) {
     const TensorSource source = SourceOf(*family, spec, id);
     if (source.expert) return refused("its folders keep all experts of a layer in one tensor");
     if (source.transposed) return refused("its folders keep matrices transposed");
+    const int64_t group = SchemeOf(spec, id.role, id.layer).block_columns;
+    const int64_t columns = RowOf(id.role).columns(spec, id.layer);
+    if (group > 0 && columns % group != 0) {
+      return refused(
+          fmt::format("the {} columns of {} are no multiple of the groups of {}, which "
+                      "the readers of these folders need",
+                      columns, source.name, group));
+    }
   }
-  const auto text = ConfigText(model);
-  return text.status().code() == Code::kUnimplemented ? refused(text.status().message())
-                                                      : text.status();
+  const auto written = ConfigText(model);
+  return written.status().code() == Code::kUnimplemented ? refused(written.status().message())
+                                                         : written.status();
 }
 
 Status WriteHfFolder(WeightSource& source, const ModelFolder& model_folder, const fs::path& folder,
@@ -361,12 +375,10 @@ Status WriteHfFolder(WeightSource& source, const ModelFolder& model_folder, cons
   if (config.contains("auto_map")) {
     TANDEM_RETURN_IF_ERROR(CopyCode(model_folder.path, folder));
   }
-  // Beside other modalities the text model is an object of its own.
-  Json& model = config.contains("text_config") ? config["text_config"] : config;
-  model["torch_dtype"] = DTypeName(spec.dtype);
-  if (model.contains("dtype")) model["dtype"] = DTypeName(spec.dtype);  // its newer name
+  config["torch_dtype"] = DTypeName(spec.dtype);
+  if (config.contains("dtype")) config["dtype"] = DTypeName(spec.dtype);  // its newer name
   // A head that differs from the embedding is stored, whatever the source's config says.
-  if (!spec.tied_head) model["tie_word_embeddings"] = false;
+  if (!spec.tied_head) config["tie_word_embeddings"] = false;
   if (!spec.quantization.is_plain() || spec.cache_scales) {
     config[kQuantizationKey] = QuantizationConfig(spec);
   }

@@ -21,6 +21,7 @@ OutputKind HfFolders();
 struct ModelFolder {
   std::filesystem::path path;
   ConfigOptions options = {};
+  std::filesystem::path tokenizer_dir = {};  // of the tokenizer's files; empty: path
 };
 
 // UNIMPLEMENTED names a family whose folders keep matrices in a way that the format has no form

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "base/options.h"
 
 namespace tandem {
 namespace {
@@ -17,10 +18,10 @@ constexpr std::string_view kTokenizerFiles[] = {"tokenizer.json",  "tekken.json"
                                                 "tokenizer.model", "ice_text.model",
                                                 "qwen.tiktoken",   "vocab.json"};
 // What goes with them.
-constexpr std::string_view kSideFiles[] = {
-    "merges.txt",        "tokenizer_config.json", "special_tokens_map.json",
-    "added_tokens.json", "chat_template.jinja",   "chat_template.json",
-    "chat_template.j2",  "generation_config.json"};
+constexpr std::string_view kBesideTokenizer[] = {
+    "merges.txt",          "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    "chat_template.jinja", "chat_template.json",    "chat_template.j2"};
+constexpr std::string_view kGenerationConfig = "generation_config.json";
 
 Status CopyFile(const fs::path& from, const fs::path& to) {
   TANDEM_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(from));
@@ -39,7 +40,8 @@ bool IsRankFile(std::string_view name, std::string_view extension) {
 
 bool IsSideFile(const std::string& name) {
   return std::ranges::find(kTokenizerFiles, name) != std::end(kTokenizerFiles) ||
-         std::ranges::find(kSideFiles, name) != std::end(kSideFiles);
+         std::ranges::find(kBesideTokenizer, name) != std::end(kBesideTokenizer) ||
+         name == kGenerationConfig;
 }
 
 // Folders that may be replaced: empty ones and older results of the same kind.
@@ -173,6 +175,15 @@ OutputFolder::~OutputFolder() {
   if (lock_ && !failed_) fs::remove_all(temporary_, ignored);
 }
 
+Status OutputFolder::CheckRoom(int64_t bytes) const {
+  std::error_code error;
+  const fs::space_info disk = fs::space(temporary_, error);
+  if (error || disk.available >= static_cast<uintmax_t>(bytes)) return {};
+  return ResourceExhausted(path_.string() + ": needs " + FormatBytes(bytes) +
+                           ", and its disk has " +
+                           FormatBytes(static_cast<int64_t>(disk.available)) + " left");
+}
+
 int64_t OutputFolder::Bytes() const {
   int64_t bytes = 0;
   std::error_code error;
@@ -260,15 +271,17 @@ bool HasTokenizer(const fs::path& folder) {
       kTokenizerFiles, [&folder](std::string_view name) { return NameExists(folder / name); });
 }
 
-Status CopySideFiles(const fs::path& from, const fs::path& to) {
-  using Names = std::span<const std::string_view>;
-  for (const Names names : {Names(kTokenizerFiles), Names(kSideFiles)}) {
-    for (const std::string_view name : names) {
-      if (!NameExists(from / name)) continue;
-      TANDEM_RETURN_IF_ERROR(CopyFile(from / name, to / name));
-    }
+Status CopySideFiles(const fs::path& model, const fs::path& tokenizer, const fs::path& to) {
+  const auto copy = [&to](const fs::path& from, std::string_view name) {
+    return NameExists(from / name) ? CopyFile(from / name, to / name) : Status();
+  };
+  for (const std::string_view name : kTokenizerFiles) {
+    TANDEM_RETURN_IF_ERROR(copy(tokenizer, name));
   }
-  return {};
+  for (const std::string_view name : kBesideTokenizer) {
+    TANDEM_RETURN_IF_ERROR(copy(tokenizer, name));
+  }
+  return copy(model, kGenerationConfig);
 }
 
 }  // namespace tandem

@@ -51,6 +51,8 @@ class OutputFolder {
   // A name for files that outlive an interrupted run: next to the folder, or inside a mount point;
   // where an earlier run put them, if the folder was mounted differently then.
   std::filesystem::path Beside(const std::string& suffix) const;
+  // RESOURCE_EXHAUSTED if the disk has no room for that many bytes now.
+  Status CheckRoom(int64_t bytes) const;
   // Total size of the files written there so far.
   int64_t Bytes() const;
   // After an error the older files are untouched and the message says where the new result is.
@@ -79,8 +81,10 @@ class OutputFolder {
 // Whether a folder holds a tokenizer, in any form that is read.
 bool HasTokenizer(const std::filesystem::path& folder);
 
-// Copies the tokenizer's files and generation_config.json where they exist, so that the folder can
-// be served without others. Existing files of the same name are replaced.
-Status CopySideFiles(const std::filesystem::path& from, const std::filesystem::path& to);
+// Copies the files in `tokenizer` that belong to it, and the model's generation_config.json, where
+// they exist, so that the folder `to` can be served without others. Existing files of the same name
+// are replaced.
+Status CopySideFiles(const std::filesystem::path& model, const std::filesystem::path& tokenizer,
+                     const std::filesystem::path& to);
 
 }  // namespace tandem

@@ -69,6 +69,14 @@ class OutputFolderTest : public FolderTest {
   const Files mine_{{"runtime.json", "mine"}, {"notes.tmp", "mine"}};
 };
 
+TEST_F(OutputFolderTest, AResultThatTheDiskHasNoRoomForIsRefusedBeforeItIsMade) {
+  const auto output = OutputFolder::Create(out_, kKind).value();
+  EXPECT_TRUE(output->CheckRoom(1000).ok());
+  const Status status = output->CheckRoom(int64_t{1} << 60);
+  EXPECT_EQ(status.code(), Code::kResourceExhausted);
+  EXPECT_THAT(status.message(), HasSubstr("out: needs 1048576 TiB, and its disk has "));
+}
+
 Files Joined(Files a, const Files& b) {
   a.insert(b.begin(), b.end());
   return a;

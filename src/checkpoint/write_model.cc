@@ -10,7 +10,8 @@ Result<WriteReport> WriteModel(WeightSource& source, FolderKind kind, const Shar
                                const ModelFolder& model, OutputFolder& output,
                                const WriteProgress& progress) {
   const std::filesystem::path& folder = output.temporary();
-  TANDEM_RETURN_IF_ERROR(CopySideFiles(model.path, folder));
+  TANDEM_RETURN_IF_ERROR(CopySideFiles(
+      model.path, model.tokenizer_dir.empty() ? model.path : model.tokenizer_dir, folder));
   TANDEM_RETURN_IF_ERROR(kind == FolderKind::kHuggingFace
                              ? WriteHfFolder(source, model, folder, progress)
                              : WriteCheckpoint(source, sharding, folder, progress));

@@ -46,7 +46,7 @@ Result<BuildReport> Build(const BuildOptions& options, const WriteProgress& prog
   TANDEM_ASSIGN_OR_RETURN(const auto output,
                           OutputFolder::Create(options.output_dir, RankFiles(".engine")));
   const fs::path& folder = output->temporary();
-  TANDEM_RETURN_IF_ERROR(CopySideFiles(options.checkpoint_dir, folder));
+  TANDEM_RETURN_IF_ERROR(CopySideFiles(options.checkpoint_dir, options.checkpoint_dir, folder));
   TANDEM_RETURN_IF_ERROR(WriteRanks(*model.weights, model.sharding, folder, progress));
   const EngineConfig config{{model.spec(), model.sharding},
                             limits,

@@ -89,9 +89,10 @@ int64_t RotaryDim(const JsonFields& config, int64_t head_dim) {
   return head_dim;
 }
 
-RopeSpec ReadRope(const JsonFields& config, int64_t head_dim, int64_t& max_positions) {
+RopeSpec ReadRope(const JsonFields& config, int64_t head_dim, int64_t& max_positions,
+                  double default_theta) {
   RopeSpec spec;
-  spec.theta = config.Number("rope_theta", spec.theta);
+  spec.theta = config.Number("rope_theta", default_theta);
   spec.dim = RotaryDim(config, head_dim);
   const auto rope = RopeObject(config);
   if (!rope) return spec;
@@ -112,7 +113,7 @@ void ReadRopes(const JsonFields& config, ModelSpec& spec) {
   ForEachLayer(spec, [&](LayerSpec& layer) { layer.attention.rope = rope; });
 }
 
-void ReadRopesByKind(const JsonFields& config, double local_theta, ModelSpec& spec) {
+void ReadRopesByKind(const JsonFields& config, const RopeBases& bases, ModelSpec& spec) {
   if (spec.layers.empty()) return;
   const int64_t head_dim = spec.layers.front().attention.head_dim;
   const auto kinds = config.Object("rope_parameters");
@@ -129,9 +130,9 @@ void ReadRopesByKind(const JsonFields& config, double local_theta, ModelSpec& sp
     return rope;
   };
   const RopeSpec whole =
-      kinds ? of_kind(kFullAttention) : ReadRope(config, head_dim, spec.max_positions);
+      kinds ? of_kind(kFullAttention) : ReadRope(config, head_dim, spec.max_positions, bases.whole);
   RopeSpec local = whole;
-  local.theta = local_theta;
+  local.theta = bases.local;
   local.scaling = {};
   if (kinds) local = of_kind(kSlidingAttention);
   ForEachLayer(spec, [&](LayerSpec& layer) {
@@ -212,17 +213,21 @@ RopeScaling ReadRopeScaling(const JsonFields& rope, int64_t original_positions,
 
 void ReadSizes(const JsonFields& config, const SizeKeys& keys, ModelSpec& spec) {
   spec.dtype = ReadDType(config);
-  spec.vocab_size = config.Int(keys.vocab);
+  const auto read = [&config](std::string_view key, int64_t fallback) {
+    return fallback > 0 ? config.Int(key, fallback) : config.Int(key);
+  };
+  spec.vocab_size = read(keys.vocab, keys.default_vocab);
   spec.hidden_size = config.Int(keys.hidden);
   spec.max_positions = config.Int(keys.positions, keys.default_positions);
   spec.norm.epsilon = config.Number(keys.epsilon, keys.default_epsilon);
   spec.tied_head = config.Bool("tie_word_embeddings", keys.default_tied);
   LayerSpec layer;
   AttentionSpec& attention = layer.attention;
-  attention.num_heads = config.Int(keys.heads);
-  attention.num_kv_heads = config.Int(keys.kv_heads, attention.num_heads);
-  if (config.Has(keys.head_dim)) {
-    attention.head_dim = config.Int(keys.head_dim);
+  attention.num_heads = read(keys.heads, keys.default_heads);
+  attention.num_kv_heads = config.Int(
+      keys.kv_heads, keys.default_kv_heads > 0 ? keys.default_kv_heads : attention.num_heads);
+  if (config.Has(keys.head_dim) || keys.default_head_dim > 0) {
+    attention.head_dim = read(keys.head_dim, keys.default_head_dim);
   } else if (attention.num_heads > 0) {
     if (spec.hidden_size % attention.num_heads != 0) {
       config.Fail(keys.heads,

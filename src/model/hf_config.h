@@ -25,14 +25,19 @@ DType ReadDType(const JsonFields& config);
 // Rotary positions of heads of `head_dim`: rope_theta, rope_scaling and partial_rotary_factor side
 // by side (transformers 4), or inside rope_parameters (5). `max_positions`: the config's, which
 // linear, dynamic and yarn scaling stretch.
-RopeSpec ReadRope(const JsonFields& config, int64_t head_dim, int64_t& max_positions);
+RopeSpec ReadRope(const JsonFields& config, int64_t head_dim, int64_t& max_positions,
+                  double default_theta = RopeSpec().theta);
 
 // The same for every layer of the spec.
 void ReadRopes(const JsonFields& config, ModelSpec& spec);
 
 // The same for two kinds of layers, once their windows are read: rope_parameters has an object for
-// each kind (transformers 5), or layers with a window turn by `local_theta` and are not scaled (4).
-void ReadRopesByKind(const JsonFields& config, double local_theta, ModelSpec& spec);
+// each kind (transformers 5), or layers with a window turn by `bases.local` and are not scaled (4).
+struct RopeBases {
+  double whole = RopeSpec().theta;  // where rope_theta is absent
+  double local = RopeSpec().theta;
+};
+void ReadRopesByKind(const JsonFields& config, const RopeBases& bases, ModelSpec& spec);
 
 // The object that describes the rotation beyond its base, or nothing.
 std::optional<JsonFields> RopeObject(const JsonFields& config);
@@ -61,6 +66,11 @@ struct SizeKeys {
   std::string_view intermediate = "intermediate_size";
   std::string_view positions = "max_position_embeddings";
   std::string_view epsilon = "rms_norm_eps";
+  // 0: the key must be there, or its absence means what is said above.
+  int64_t default_vocab = 0;
+  int64_t default_heads = 0;
+  int64_t default_kv_heads = 0;
+  int64_t default_head_dim = 0;
   int64_t default_positions = 2048;
   double default_epsilon = 1e-6;
   bool default_tied = false;

@@ -454,7 +454,7 @@ TEST(HfConfig, LayersWithAWindowTurnByABaseOfTheirOwnAsBothVersionsOfTransformer
       "sliding_attention": {"rope_type": "default", "rope_theta": 200},
       "full_attention": {"rope_type": "linear", "rope_theta": 4e5, "factor": )";
   EXPECT_EQ(MustParse(Gemma3(kinds + "8}}")), spec);
-  EXPECT_EQ(spec.max_positions, 8 * 512);
+  EXPECT_EQ(spec.max_positions, 512) << "the context of the scaled rotation";
   const RopeSpec &local = spec.layers[0].attention.rope, &whole = spec.layers[1].attention.rope;
   EXPECT_EQ(local, (RopeSpec{.dim = 16, .theta = 200}));
   EXPECT_EQ(whole.theta, 4e5);
@@ -592,6 +592,32 @@ TEST(HfConfig, ATextModelBesideOthersIsAnObjectOfTheConfig) {
   EXPECT_EQ(MustParse(beside + Llama4("") + "}"), alone);
   EXPECT_EQ(SpecFromHfConfig(beside + "3}").status().message(),
             "text_config: must be an object, found 3");
+}
+
+// As Google ships the model of 4 billion parameters: its code's defaults are left out.
+TEST(HfConfig, WhatTheConfigOfASeeingGemma3LeavesOutIsItsCodesDefault) {
+  const ModelSpec spec = MustParse(R"({"architectures": ["Gemma3ForConditionalGeneration"],
+      "torch_dtype": "bfloat16", "eos_token_id": [1, 106], "vision_config": {}, "text_config": {
+      "hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
+      "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
+      "sliding_window": 1024}})");
+  EXPECT_EQ(spec.dtype, DType::kBF16);
+  EXPECT_EQ(spec.vocab_size, 262208);
+  EXPECT_EQ(spec.max_positions, 131072);
+  EXPECT_EQ(spec.eos_ids, (std::vector<int32_t>{1, 106}));
+  EXPECT_TRUE(spec.tied_head);
+  const AttentionSpec& local = spec.layer(0).attention;
+  const AttentionSpec& whole = spec.layer(5).attention;
+  EXPECT_EQ(whole.num_heads, 8);
+  EXPECT_EQ(whole.num_kv_heads, 4);
+  EXPECT_EQ(whole.head_dim, 256);
+  EXPECT_EQ(whole.scale, 1.0 / 16.0);
+  EXPECT_EQ(whole.window, 0);
+  EXPECT_EQ(whole.rope.theta, 1e6);
+  EXPECT_EQ(whole.rope.scaling.factor, 8.0);
+  EXPECT_EQ(local.window, 1024);
+  EXPECT_EQ(local.rope.theta, 1e4);
+  EXPECT_EQ(local.rope.scaling, RopeScaling{});
 }
 
 TEST(HfConfig, ReadsWhichLayersHaveExpertsAndTheirRule) {

@@ -547,6 +547,10 @@ std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t 
 
 namespace {
 
+int64_t BytesOf(const ModelSpec& spec, const WeightId& id) {
+  return WeightShape(spec, id).NumElements() * static_cast<int64_t>(SizeOf(WeightDType(spec, id)));
+}
+
 // Whether a row of x may be multiplied with it: of experts, those of as many as a row chooses.
 bool IsOfChosen(const ModelSpec& spec, const WeightId& id) {
   return !RowOf(id.role).per_expert ||
@@ -576,6 +580,12 @@ int64_t NumActiveParameters(const ModelSpec& spec) {
   return CountParameters(spec, [&](const WeightId& id) { return IsOfChosen(spec, id); });
 }
 
+int64_t StoredBytes(const ModelSpec& spec) {
+  int64_t bytes = 0;
+  for (const WeightId& id : StoredWeights(spec)) bytes += BytesOf(spec, id);
+  return bytes;
+}
+
 int64_t StepWeightBytes(const ModelSpec& spec) {
   int64_t bytes = 0;
   for (const WeightId& id : StoredWeights(spec)) {
@@ -583,8 +593,7 @@ int64_t StepWeightBytes(const ModelSpec& spec) {
     // cache are no product's.
     if (id.role == WeightRole::kEmbedding && !spec.tied_head) continue;
     if (!RowOf(id.part).follows_rows() || !IsOfChosen(spec, id)) continue;
-    bytes +=
-        WeightShape(spec, id).NumElements() * static_cast<int64_t>(SizeOf(WeightDType(spec, id)));
+    bytes += BytesOf(spec, id);
   }
   return bytes;
 }

@@ -172,6 +172,8 @@ QuantScheme SchemeOf(const ModelSpec& spec, WeightRole role, int64_t layer);
 // head the embedding is packed.
 std::vector<WeightRole> RolesOf(const ModelSpec& spec, WeightPack pack, int64_t layer);
 
+// Bytes of every tensor that a file of this model holds.
+int64_t StoredBytes(const ModelSpec& spec);
 // Number of elements of weights and biases.
 int64_t NumParameters(const ModelSpec& spec);
 // Those that one row is multiplied with: of experts, as many as it chooses.

@@ -44,6 +44,7 @@ TEST(WeightRoles, ProductsOfOnePackShareTheirInputs) {
 
 TEST(WeightRoles, EveryExpertHasItsWeightsAndAStepReadsThoseThatARowChooses) {
   ModelSpec spec = Spec();
+  EXPECT_EQ(StoredBytes(spec), 2 * NumParameters(spec));
   const int64_t dense_bytes = StepWeightBytes(spec), dense_parameters = NumParameters(spec);
   LayerSpec& layer = spec.layers[1];
   layer.mlp.intermediate_size = 0;

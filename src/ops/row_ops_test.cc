@@ -15,6 +15,10 @@ class RowOpsTest : public OpTest {
     std::vector<WeightFormat> formats = {{dtype()}};
     if (backend().device().kind == Device::Kind::kCuda) {
       formats.push_back({dtype(), Fp8Scheme(QuantScheme::Inputs::kDynamic)});
+      formats.push_back({dtype(),
+                         {.element = QuantScheme::Element::kInt8,
+                          .block_rows = 1,
+                          .inputs = QuantScheme::Inputs::kDynamic}});
     }
     return formats;
   }

@@ -82,7 +82,7 @@ Result<WriteReport> Quantize(WeightSource& plain, const std::string& identity,
                              std::span<const std::vector<int32_t>> samples, ops::Backend& backend,
                              const QuantizeEvents& events) {
   const Sharding& sharding = options.sharding;
-  const ModelFolder model{options.model_dir, options.config};
+  const ModelFolder model{options.model_dir, options.config, options.tokenizer_dir};
   ThreadPool pool(options.num_threads, /*pin=*/false);
   std::unique_ptr<CalibrationRun> run;
   QuantizedSource::CalibrationOf calibration;
@@ -96,6 +96,7 @@ Result<WriteReport> Quantize(WeightSource& plain, const std::string& identity,
   TANDEM_RETURN_IF_ERROR(CheckSharding(checked.spec(), sharding));
   TANDEM_ASSIGN_OR_RETURN(const auto output,
                           OutputFolder::Create(options.output_dir, OutputOf(options.folder)));
+  TANDEM_RETURN_IF_ERROR(output->CheckRoom(StoredBytes(checked.spec())));
   if (recipe.calibrates()) {
     TANDEM_ASSIGN_OR_RETURN(run, CalibrationRun::Open(output->Beside(".calibration"), plain,
                                                       identity, recipe, samples, backend, pool));

@@ -20,6 +20,7 @@ struct QuantizeOptions {
   std::filesystem::path model_dir;
   std::filesystem::path output_dir;
   ConfigOptions config = {};
+  std::filesystem::path tokenizer_dir = {};  // of the files that go along; empty: model_dir
   // auto, float16, bfloat16, float32: of what is not quantized. auto keeps the model's type, but
   // float32 becomes float16.
   std::string dtype = "auto";

@@ -9,13 +9,9 @@
 
 #include "base/testing/file_size_limit.h"
 #include "checkpoint/convert.h"
-#include "checkpoint/hf_reader.h"
-#include "checkpoint/testing/hf_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
-#include "model/testing/decoder_driver.h"
-#include "model/testing/relative_error.h"
 #include "ops/testing/failing_backend.h"
-#include "quantize/input_scales.h"
+#include "quantize/testing/quantize_fixture.h"
 
 namespace tandem {
 namespace {
@@ -24,50 +20,14 @@ namespace fs = std::filesystem;
 using Element = QuantScheme::Element;
 using testing::HasSubstr;
 
-// Two layers; groups of 64 fit their sizes, and heads share values by two.
-const HfFolder kFolder = {.extra_config = ", \"num_hidden_layers\": 2"};
-
-// One instruction set for all backends: "auto" measures, and may choose differently each time.
-const ops::CpuOptions kCpu = {
-    .num_threads = 2, .pin_threads = false, .isa = ops::SupportedCpuIsas().back()};
-
-std::vector<std::vector<int32_t>> Samples() {
-  std::mt19937 random(7);
-  std::vector<std::vector<int32_t>> samples;
-  for (const size_t length : {40, 1, 77, 120, 30}) {
-    std::vector<int32_t>& sample = samples.emplace_back(length);
-    for (int32_t& token : sample) token = static_cast<int32_t>(random() % 96);
-  }
-  return samples;
-}
-
-std::map<std::string, std::string> Files(const fs::path& folder) {
-  std::map<std::string, std::string> files;
-  for (const auto& entry : fs::directory_iterator(folder)) {
-    files[entry.path().filename()] = *ReadTextFile(entry.path());
-  }
-  return files;
-}
-
 void FlipBit(const fs::path& file, size_t at) {
   std::string bytes = *ReadTextFile(file);
   bytes[at] ^= 4;
   WriteText(file, bytes);
 }
 
-class QuantizeTest : public FolderTest {
+class StoppedQuantizeTest : public QuantizeTest {
  protected:
-  QuantizeTest() { kFolder.Write(folder_ / "hf"); }
-
-  QuantizeOptions Options(const std::string& qformat, const std::string& name = "out") const {
-    return {.model_dir = folder_ / "hf",
-            .output_dir = folder_ / name,
-            .recipe = RecipeOf(qformat, 64, "none").value(),
-            .num_threads = 2};
-  }
-  Result<WriteReport> Run(const QuantizeOptions& options) {
-    return Quantize(options, Samples(), *backend_);
-  }
   // Of int4_awq, into "out".
   void StopAfterALayer() {
     const QuantizeEvents events{
@@ -75,24 +35,6 @@ class QuantizeTest : public FolderTest {
     ASSERT_FALSE(Quantize(Options("int4_awq"), Samples(), *backend_, events).ok());
     ASSERT_TRUE(fs::exists(folder_ / "out.calibration" / "layer-0.safetensors"));
   }
-  // Logits of a text, one list after the other.
-  std::vector<float> Logits(WeightSource& source) {
-    auto weights = LoadWeights(source, *backend_, 64);
-    EXPECT_TRUE(weights.ok()) << weights.status().message();
-    DecoderTestDriver driver(*weights, *backend_, 64);
-    std::vector<float> all;
-    for (const std::vector<float>& row : driver.Feed(std::vector<int32_t>{1, 50, 7, 93, 22, 8})) {
-      all.insert(all.end(), row.begin(), row.end());
-    }
-    return all;
-  }
-  // From the plain model's logits.
-  double Error(WeightSource& quantized) {
-    const auto plain = HfReader::Open(folder_ / "hf").value();
-    return RelativeError(Logits(quantized), Logits(*plain));
-  }
-
-  std::unique_ptr<ops::Backend> backend_ = ops::MakeCpuBackend(kCpu).value();
 };
 
 TEST_F(QuantizeTest, EveryFormatIsNearThePlainModelAndSaysWhatItIs) {
@@ -166,7 +108,7 @@ TEST_F(QuantizeTest, RefusesGroupsThatRanksWouldCut) {
 // Wherever it ended, the run that follows goes on and gives the same bytes as one run.
 TEST_F(QuantizeTest, ARunThatWasKilledGoesOnAndGivesTheSameBytes) {
   ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
-  const auto whole = Files(folder_ / "whole");
+  const auto whole = FilesOf(folder_ / "whole");
   int interrupted = 0, resumed = 0;
   for (int waits = 0; waits < 120; waits += 13) {
     const fs::path out = folder_ / "out";
@@ -184,7 +126,7 @@ TEST_F(QuantizeTest, ARunThatWasKilledGoesOnAndGivesTheSameBytes) {
                  {.estimate = [&](const CalibrationEstimate& e) { done = e.layers_done; }});
     ASSERT_TRUE(report.ok()) << report.status().message();
     if (done > 0) ++resumed;
-    EXPECT_EQ(Files(out), whole) << waits;
+    EXPECT_EQ(FilesOf(out), whole) << waits;
     EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
   }
   EXPECT_GE(interrupted, 3);
@@ -214,7 +156,7 @@ TEST_F(QuantizeTest, ARunThatWasStoppedSaysWhatIsKeptAndTheNextOneGoesOn) {
     EXPECT_FALSE(fs::exists(folder_ / "out.tmp"));
   }
   ASSERT_TRUE(Run(Options("int4_awq")).ok());
-  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
+  EXPECT_EQ(FilesOf(folder_ / "out"), FilesOf(folder_ / "whole"));
 }
 
 TEST_F(QuantizeTest, AKilledRunIntoTheModelsOwnFolderGoesOn) {
@@ -252,13 +194,13 @@ TEST_F(QuantizeTest, AFullDiskLeavesNoResultAndTheNextRunGoesOn) {
     EXPECT_FALSE(fs::exists(folder_ / "out.tmp"));
   }
   ASSERT_TRUE(Run(Options("int4_awq")).ok());
-  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
+  EXPECT_EQ(FilesOf(folder_ / "out"), FilesOf(folder_ / "whole"));
 }
 
 // The new process makes its own threads: those of a backend do not survive a fork.
 TEST_F(QuantizeTest, AKilledProcessLeavesNoResultAndTheNextRunGoesOn) {
   ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
-  const auto whole = Files(folder_ / "whole");
+  const auto whole = FilesOf(folder_ / "whole");
   const QuantizeOptions options = Options("int4_awq");
   int killed = 0;
   for (int round = 0; round < 20; ++round) {
@@ -277,13 +219,13 @@ TEST_F(QuantizeTest, AKilledProcessLeavesNoResultAndTheNextRunGoesOn) {
     killed += WIFSIGNALED(status) ? 1 : 0;
     EXPECT_TRUE(WIFSIGNALED(status) || WEXITSTATUS(status) == 0);
     if (fs::exists(folder_ / "out")) {
-      EXPECT_EQ(Files(folder_ / "out"), whole);
+      EXPECT_EQ(FilesOf(folder_ / "out"), whole);
       fs::remove_all(folder_ / "out");
     }
   }
   EXPECT_GE(killed, 3);
   ASSERT_TRUE(Run(options).ok());
-  EXPECT_EQ(Files(folder_ / "out"), whole);
+  EXPECT_EQ(FilesOf(folder_ / "out"), whole);
   EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
 }
 
@@ -295,7 +237,7 @@ TEST_F(QuantizeTest, FilesOfAnotherRunAreNotTakenOver) {
   samples.front().front() ^= 1;
   ASSERT_TRUE(Quantize(Options("int4_awq", "expected"), samples, *backend_).ok());
   ASSERT_TRUE(Quantize(Options("int4_awq"), samples, *backend_).ok());
-  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "expected"));
+  EXPECT_EQ(FilesOf(folder_ / "out"), FilesOf(folder_ / "expected"));
 }
 
 TEST_F(QuantizeTest, ASecondRunIntoTheSameFolderIsRefusedAndTheFirstGoesOn) {
@@ -312,21 +254,21 @@ TEST_F(QuantizeTest, ASecondRunIntoTheSameFolderIsRefusedAndTheFirstGoesOn) {
     EXPECT_EQ(status.code(), Code::kUnavailable);
     EXPECT_THAT(status.message(), HasSubstr((folder_ / "out").string() + ": another run"));
   }
-  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
+  EXPECT_EQ(FilesOf(folder_ / "out"), FilesOf(folder_ / "whole"));
 }
 
-TEST_F(QuantizeTest, ARunThatWasKilledWhileItRemovedItsFilesIsBegunAgain) {
+TEST_F(StoppedQuantizeTest, ARunThatWasKilledWhileItRemovedItsFilesIsBegunAgain) {
   ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
   StopAfterALayer();
   ASSERT_TRUE(fs::remove(folder_ / "out.calibration" / "hidden-1"));
   const auto report = Run(Options("int4_awq"));
   ASSERT_TRUE(report.ok()) << report.status().message();
-  EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
+  EXPECT_EQ(FilesOf(folder_ / "out"), FilesOf(folder_ / "whole"));
   EXPECT_FALSE(fs::exists(folder_ / "out.calibration"));
 }
 
 // A single bit of what is kept would change the result.
-TEST_F(QuantizeTest, ADamagedFileOfCalibrationIsRefusedByNameBeforeItIsUsed) {
+TEST_F(StoppedQuantizeTest, ADamagedFileOfCalibrationIsRefusedByNameBeforeItIsUsed) {
   ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());
   for (const char* name : {"layer-0.safetensors", "hidden-1"}) {
     const fs::path file = folder_ / "out.calibration" / name;
@@ -354,7 +296,7 @@ TEST_F(QuantizeTest, ADamagedFileOfCalibrationIsRefusedByNameBeforeItIsUsed) {
     }
     fs::remove_all(folder_ / "out.calibration");
     ASSERT_TRUE(Run(Options("int4_awq")).ok());
-    EXPECT_EQ(Files(folder_ / "out"), Files(folder_ / "whole"));
+    EXPECT_EQ(FilesOf(folder_ / "out"), FilesOf(folder_ / "whole"));
     fs::remove_all(folder_ / "out");
   }
 }
@@ -433,161 +375,6 @@ TEST_F(QuantizeTest, ScalesForInt8CoverTheKeysAndValuesOfTheWrittenModel) {
   }
 }
 
-TEST_F(QuantizeTest, AnExportedFolderGivesTheLogitsOfTheCheckpoint) {
-  for (const char* qformat :
-       {"full_prec", "fp8", "int8_wo", "int4_wo", "int8_sq", "int4_awq", "w4a8_awq"}) {
-    QuantizeOptions options = Options(qformat, std::string(qformat) + "_hf");
-    options.folder = FolderKind::kHuggingFace;
-    ASSERT_TRUE(Run(options).ok());
-    ASSERT_TRUE(Run(Options(qformat, qformat)).ok());
-    const auto folder = HfReader::Open(options.output_dir);
-    ASSERT_TRUE(folder.ok()) << qformat << ": " << folder.status().message();
-    EXPECT_EQ((*folder)->spec().quantization, options.recipe.scheme) << qformat;
-    const auto checkpoint = OpenCheckpoint(folder_ / qformat);
-    ASSERT_TRUE(checkpoint.ok()) << checkpoint.status().message();
-    EXPECT_EQ(Logits(**folder), Logits(**checkpoint)) << qformat;
-  }
-}
-
-TEST_F(QuantizeTest, OptionsBesideTheConfigHoldInAnExportedFolder) {
-  QuantizeOptions options = Options("int8_wo", "hf8");
-  options.config = {
-      .rotary_base = 250.0, .rotary_scaling_type = "linear", .rotary_scaling_factor = 4.0};
-  QuantizeOptions checkpoint = options;
-  checkpoint.output_dir = folder_ / "checkpoint";
-  options.folder = FolderKind::kHuggingFace;
-  ASSERT_TRUE(Run(checkpoint).ok());
-  ASSERT_TRUE(Run(options).ok());
-  const auto exported = HfReader::Open(folder_ / "hf8").value();
-  EXPECT_EQ(exported->spec().layer(0).attention.rope.theta, 250.0);
-  EXPECT_EQ(Logits(*exported), Logits(*OpenCheckpoint(folder_ / "checkpoint").value()));
-  // Before any work.
-  options.output_dir = folder_ / "refused";
-  options.config = {.rotary_dim = 4};
-  const auto refused = Run(options);
-  ASSERT_FALSE(refused.ok());
-  EXPECT_THAT(refused.status().message(), HasSubstr("--rotary_dim: "));
-  EXPECT_THAT(refused.status().message(), HasSubstr("--export_format tensorrt_llm"));
-  EXPECT_FALSE(fs::exists(options.output_dir));
-}
-
-// One for all heads of a layer, under the names that compressed-tensors gives them.
-TEST_F(QuantizeTest, AnExportedFolderHoldsTheScalesOfKeysAndValues) {
-  QuantizeOptions options = Options("fp8", "hf8");
-  options.recipe.cache_scales = DType::kF8E4M3;
-  ASSERT_TRUE(Run({.model_dir = options.model_dir,
-                   .output_dir = folder_ / "checkpoint",
-                   .recipe = options.recipe,
-                   .num_threads = 2})
-                  .ok());
-  options.folder = FolderKind::kHuggingFace;
-  ASSERT_TRUE(Run(options).ok());
-  const auto file = SafetensorsFile::Open(folder_ / "hf8" / "model.safetensors").value();
-  EXPECT_EQ(file->tensors().count("model.layers.1.self_attn.k_scale"), 1u);
-  EXPECT_EQ(file->tensors().count("model.layers.1.self_attn.v_scale"), 1u);
-  const auto folder = HfReader::Open(folder_ / "hf8").value();
-  const auto checkpoint = OpenCheckpoint(folder_ / "checkpoint").value();
-  for (const WeightRole role : {WeightRole::kKey, WeightRole::kValue}) {
-    const WeightId id{role, 1, WeightPart::kCacheScale};
-    const Tensor exported = folder->Get(id).value();
-    const Tensor by_head = checkpoint->Get(id).value();
-    float largest = 0.0f;
-    for (int head = 0; head < 4; ++head) largest = std::max(largest, by_head.As<float>()[head]);
-    EXPECT_EQ(exported.As<float>()[0], largest);
-  }
-}
-
-// transformers writes the type as "dtype" or, before release 5, as "torch_dtype".
-TEST_F(QuantizeTest, AnExportedFolderNamesItsTypeUnderBothNames) {
-  const HfFolder both = {.extra_config = ", \"dtype\": \"bfloat16\""};
-  both.Write(folder_ / "hf");
-  QuantizeOptions options = Options("int8_wo");
-  options.folder = FolderKind::kHuggingFace;
-  options.dtype = "float32";
-  ASSERT_TRUE(Run(options).ok());
-  const std::string config = *ReadTextFile(folder_ / "out" / "config.json");
-  EXPECT_THAT(config, HasSubstr("\"dtype\": \"float32\""));
-  EXPECT_THAT(config, HasSubstr("\"torch_dtype\": \"float32\""));
-  EXPECT_EQ(HfReader::Open(folder_ / "out").value()->spec().dtype, DType::kF32);
-}
-
-// Without it transformers cannot load the models of Baichuan, ChatGLM, InternLM and Qwen 1.
-TEST_F(QuantizeTest, AnExportedFolderHoldsTheCodeOfTheModel) {
-  const HfFolder with_code = {.extra_config =
-                                  R"(, "auto_map": {"AutoModelForCausalLM": "modeling_own.Own"})"};
-  with_code.Write(folder_ / "hf");
-  WriteText(folder_ / "hf" / "modeling_own.py", "class Own: pass\n");
-  QuantizeOptions options = Options("int8_wo");
-  options.folder = FolderKind::kHuggingFace;
-  ASSERT_TRUE(Run(options).ok());
-  EXPECT_EQ(*ReadTextFile(folder_ / "out" / "modeling_own.py"), "class Own: pass\n");
-}
-
-TEST_F(QuantizeTest, AnExportedFolderIsReplacedByTheNextExport) {
-  QuantizeOptions options = Options("int8_wo");
-  options.folder = FolderKind::kHuggingFace;
-  ASSERT_TRUE(Run(options).ok());
-  const auto first = Files(folder_ / "out");
-  WriteText(folder_ / "out" / "notes.txt", "mine");
-  // As a larger model leaves it.
-  fs::copy_file(folder_ / "out" / "model.safetensors",
-                folder_ / "out" / "model-00002-of-00002.safetensors");
-  WriteText(folder_ / "out" / "model.safetensors.index.json", "{}");
-  const auto again = Run(options);
-  ASSERT_TRUE(again.ok()) << again.status().message();
-  auto replaced = Files(folder_ / "out");
-  EXPECT_EQ(replaced.extract("notes.txt").mapped(), "mine");
-  EXPECT_EQ(replaced, first);
-  options.recipe = RecipeOf("fp8", 64, "fp8").value();
-  ASSERT_TRUE(Run(options).ok());
-  ASSERT_TRUE(Run(options).ok());
-  EXPECT_EQ(HfReader::Open(folder_ / "out").value()->spec().quantization, options.recipe.scheme);
-}
-
-TEST_F(QuantizeTest, AFolderThatNoExportSurelyWroteIsNotReplaced) {
-  const fs::path out = folder_ / "out";
-  QuantizeOptions options = Options("int8_wo");
-  options.folder = FolderKind::kHuggingFace;
-  const auto refused = [&](const char* what) {
-    const auto before = Files(out);
-    const auto report = Run(options);
-    EXPECT_FALSE(report.ok()) << what;
-    EXPECT_THAT(report.status().message(),
-                HasSubstr("out: exists and holds something else (no quantized folder that Tandem "
-                          "wrote); choose a new or empty folder"));
-    EXPECT_EQ(Files(out), before) << what;
-    fs::remove_all(out);
-  };
-  kFolder.Write(out);
-  refused("a model");
-  ASSERT_TRUE(Run(Options("int8_wo")).ok());
-  refused("a checkpoint");
-  const auto change = [&](const std::string& from, const std::string& to) {
-    ASSERT_TRUE(Run(options).ok());
-    std::string config = *ReadTextFile(out / "config.json");
-    ASSERT_NE(config.find(from), std::string::npos);
-    WriteText(out / "config.json", config.replace(config.find(from), from.size(), to));
-  };
-  change("\"quantization_config\"", "\"quantization\"");
-  refused("a plain config");
-  change("\"quant_method\"", "\"version\": \"0.9\", \"quant_method\"");
-  refused("another tool's config");
-  change("{", "");
-  refused("a damaged config");
-  ASSERT_TRUE(Run(options).ok());
-  std::string weights = *ReadTextFile(out / "model.safetensors");
-  for (size_t at = 0; (at = weights.find("xxh3_128:", at)) != std::string::npos;) weights[at] = 'y';
-  WriteText(out / "model.safetensors", weights);
-  refused("weights without checksums");
-  ASSERT_TRUE(Run(options).ok());
-  fs::remove(out / "model.safetensors");
-  refused("no weights");
-  // The other way round.
-  ASSERT_TRUE(Run(options).ok());
-  options.folder = FolderKind::kCheckpoint;
-  EXPECT_THAT(Run(options).status().message(), HasSubstr("no config.json with rank0.safetensors"));
-}
-
 TEST_F(QuantizeTest, RefusesWhatIsQuantizedAlready) {
   QuantizeOptions first = Options("fp8", "hf8");
   first.folder = FolderKind::kHuggingFace;
@@ -631,79 +418,6 @@ TEST(RecipeOf, NamesWhatIsNotMade) {
   EXPECT_THAT(RecipeOf("fp8", 128, "nvfp4").status().message(), HasSubstr("fp8, int8 or 16 bits"));
   EXPECT_EQ(RecipeOf("fp8", 128, "int8")->cache_scales, DType::kI8);
   EXPECT_THAT(RecipeOf("int4_awq", 96, "none").status().message(), HasSubstr("96"));
-}
-
-InputStatistics Statistics(const std::vector<std::vector<float>>& rows) {
-  InputStatistics inputs;
-  inputs.largest.resize(rows.front().size());
-  inputs.sum.resize(rows.front().size());
-  for (const std::vector<float>& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) {
-      inputs.largest[i] = std::max(inputs.largest[i], std::abs(row[i]));
-      inputs.sum[i] += std::abs(row[i]);
-    }
-    inputs.rows.insert(inputs.rows.end(), row.begin(), row.end());
-  }
-  inputs.num_rows = inputs.kept_rows = static_cast<int64_t>(rows.size());
-  return inputs;
-}
-
-TEST(InputScales, SmoothQuantDividesTheRangeByItsFormula) {
-  const InputStatistics inputs = Statistics({{16, 1, 4, 1}, {-4, 1, 1, 1}});
-  const GroupWeights weights{2, 4, DType::kF32, {1, 0.5f, 1, 4, -4, 0.25f, 1, 4}};
-  const int64_t alone[] = {0, 1, 2, 3};
-  std::vector<float> largest;
-  RaiseToLargest(weights, largest);
-  const std::vector<float> scales = SmoothQuantScales(inputs, largest, alone, 0.5);
-  EXPECT_FLOAT_EQ(scales[0], 2.0f);  // sqrt(16 / 4)
-  EXPECT_FLOAT_EQ(scales[1], std::sqrt(1 / 0.5f));
-  EXPECT_FLOAT_EQ(scales[3], 0.5f);  // sqrt(1 / 4)
-  const int64_t by_two[] = {0, 0, 1, 1};
-  const std::vector<float> shared = SmoothQuantScales(inputs, largest, by_two, 0.5);
-  EXPECT_FLOAT_EQ(shared[0], 2.0f);
-  EXPECT_EQ(shared[0], shared[1]);
-  EXPECT_EQ(shared[2], shared[3]);
-}
-
-// A few inputs are a hundred times larger than the others: their weights must round well.
-TEST(InputScales, AwqProtectsTheWeightsOfLargeInputs) {
-  std::mt19937 random(9);
-  std::normal_distribution<float> normal;
-  std::vector<std::vector<float>> rows(64, std::vector<float>(128));
-  for (std::vector<float>& row : rows) {
-    for (size_t i = 0; i < row.size(); ++i) row[i] = normal(random) * (i % 32 == 5 ? 100.0f : 1.0f);
-  }
-  GroupWeights weights{32, 128, DType::kF32, std::vector<float>(size_t{32} * 128)};
-  for (float& value : weights.values) value = normal(random);
-  std::vector<int64_t> alone(128);
-  for (size_t i = 0; i < alone.size(); ++i) alone[i] = static_cast<int64_t>(i);
-  const auto backend = ops::MakeCpuBackend({.num_threads = 1}).value();
-  ThreadPool pool(2, /*pin=*/false);
-  const InputStatistics inputs = Statistics(rows);
-  const QuantScheme scheme = {Element::kInt4, 1, 128};
-  AwqSearch search(inputs, alone, /*powers_of_two=*/false, scheme, *backend, pool);
-  ASSERT_TRUE(search.Add(weights).ok());
-  const auto scales = search.Best();
-  ASSERT_TRUE(scales.ok()) << scales.status().message();
-  EXPECT_GT((*scales)[5], 2.0f * (*scales)[6]);
-}
-
-TEST(InputScales, ClippingGivesUpAnOutlierThatNoInputReads) {
-  std::vector<std::vector<float>> rows(16, std::vector<float>(64));
-  std::mt19937 random(2);
-  std::normal_distribution<float> normal;
-  for (std::vector<float>& row : rows) {
-    for (size_t i = 1; i < row.size(); ++i) row[i] = normal(random);  // input 0 is always zero
-  }
-  GroupWeights weights{1, 64, DType::kF32, std::vector<float>(64)};
-  for (float& value : weights.values) value = normal(random);
-  weights.values[0] = 8.0f;
-  ThreadPool pool(1, /*pin=*/false);
-  const std::vector<float> ones(64, 1.0f);
-  const std::vector<float> shares =
-      AwqClipShares(Statistics(rows), ones, weights, {Element::kInt4, 1, 64}, pool);
-  ASSERT_EQ(shares.size(), 1u);
-  EXPECT_LT(shares[0], 0.7f);
 }
 
 }  // namespace

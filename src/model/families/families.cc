@@ -147,8 +147,11 @@ Result<ModelSpec> SpecFromHfConfig(const std::string& config_json, const ConfigO
   if (!text.Has("dtype") && !text.Has("torch_dtype")) spec.dtype = ReadDType(config);
   ReadRotaryOptions(config, spec);
   ReadQuantization(config, spec);
-  spec.bos_ids = ReadIds(text, "bos_token_id", spec.vocab_size);
-  spec.eos_ids = ReadIds(text, "eos_token_id", spec.vocab_size);
+  const auto ids = [&](std::string_view key) {
+    return ReadIds(text.Has(key) ? text : config, key, spec.vocab_size);
+  };
+  spec.bos_ids = ids("bos_token_id");
+  spec.eos_ids = ids("eos_token_id");
   TANDEM_RETURN_IF_ERROR(config.status());
   TANDEM_RETURN_IF_ERROR(ValidateSpec(spec, WordsOf(text)));
   return spec;

@@ -10,8 +10,6 @@ namespace {
 
 constexpr std::array<std::string_view, 2> kArchitectures = {"Llama4ForCausalLM",
                                                             "Llama4ForConditionalGeneration"};
-// Before the names of the text model where others are beside it; those are not read.
-constexpr std::string_view kPrefix = "language_model.";
 
 constexpr std::array<RoleName, 7> kNames = {{
     {WeightRole::kRouter, "model.layers.{}.feed_forward.router"},
@@ -43,7 +41,6 @@ TensorSource Source(const ModelSpec& spec, const WeightId& id) {
     if (id.role == WeightRole::kExpertGate) source.rows = RowRange(0, rows, 2 * rows);
     if (id.role == WeightRole::kExpertUp) source.rows = RowRange(rows, rows, 2 * rows);
   }
-  source.name.insert(0, kPrefix);
   return source;
 }
 
@@ -132,11 +129,7 @@ void Read(const JsonFields& config, ModelSpec& spec) {
 }  // namespace
 
 Family Llama4Family() {
-  return {.name = "llama4",
-          .architectures = kArchitectures,
-          .read = Read,
-          .source = Source,
-          .optional_prefix = kPrefix};
+  return {.name = "llama4", .architectures = kArchitectures, .read = Read, .source = Source};
 }
 
 }  // namespace tandem

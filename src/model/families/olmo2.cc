@@ -38,7 +38,7 @@ void ReadOlmo2(const JsonFields& config, ModelSpec& spec) {
 void ReadOlmo3(const JsonFields& config, ModelSpec& spec) {
   ReadBlocks(config, spec);
   ReadInterleavedWindows(config, 4, 4096, spec);
-  ReadRopesByKind(config, config.Number("rope_theta", 10000.0), spec);
+  ReadRopesByKind(config, {.local = config.Number("rope_theta", RopeSpec().theta)}, spec);
 }
 
 }  // namespace

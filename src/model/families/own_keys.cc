@@ -93,16 +93,14 @@ Result<std::string> ConfigWithOptions(const std::string& config_json, const Conf
   set_version("chatglm_model_version", options.chatglm_model_version);
   set_version("gpt_model_version", options.gpt_model_version);
 
-  // Beside other modalities the text model is an object of its own.
-  Json& model = config.contains("text_config") ? config["text_config"] : config;
   const bool has_own_code = config.contains("auto_map");
   const RopeSpec* const rope = RopeOf(wanted);
-  if (options.rotary_base != 0.0) SetBase(options.rotary_base, has_own_code, model);
+  if (options.rotary_base != 0.0) SetBase(options.rotary_base, has_own_code, config);
   if (options.rotary_dim != 0) {
-    SetDim(options.rotary_dim, wanted.layers.front().attention.head_dim, model);
+    SetDim(options.rotary_dim, wanted.layers.front().attention.head_dim, config);
   }
   const bool scales = !options.rotary_scaling_type.empty();
-  if (scales) SetScaling(options, has_own_code, model);
+  if (scales) SetScaling(options, has_own_code, config);
   const auto text = [&config] {
     return config.dump(-1, ' ', /*ensure_ascii=*/false, Json::error_handler_t::replace);
   };
@@ -112,8 +110,8 @@ Result<std::string> ConfigWithOptions(const std::string& config_json, const Conf
   };
   if (is_wanted()) return text();
   // A context that was stretched otherwise before: linear and dynamic scaling stretch this one.
-  if (scales && rope != nullptr && model.contains("max_position_embeddings")) {
-    model["max_position_embeddings"] = rope->scaling.original_max_positions;
+  if (scales && rope != nullptr && config.contains("max_position_embeddings")) {
+    config["max_position_embeddings"] = rope->scaling.original_max_positions;
     if (is_wanted()) return text();
   }
   return Unimplemented(RotaryOptionsOf(options) + ": config.json of " + wanted.architecture +

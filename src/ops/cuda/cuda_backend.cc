@@ -144,6 +144,7 @@ class CudaBackend final : public Backend {
                                   const WeightFormat& kept) override {
     Result<LinearWeight> packed =
         cuda::PackLinear(context_, [this](size_t bytes) { return Allocate(bytes); }, parts, kept);
+    if (packed.ok()) ops_.ReserveFor(*packed);
     TANDEM_RETURN_IF_ERROR(Failure());
     return packed;
   }

@@ -21,6 +21,8 @@ class CudaOps final : public Ops {
 
   // As Backend::WarmUp.
   void WarmUp(const std::function<void()>& work);
+  // Makes what products of a weight that was packed need beside it.
+  void ReserveFor(const LinearWeight& weight) { linear_.ReserveFor(weight); }
 
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override;
   void AddNorm(const NormedRows& x) override;

@@ -35,8 +35,9 @@ void CudaOps::NormMlp(const NormedRows& x, const LinearWeight& gate_up_weight,
                       Activation activation, const LinearWeight& down_weight, const Tensor& gate_up,
                       const Tensor& activated, const Tensor& out) {
   NormedRows left = x;
-  if (IsSwiGlu(activation, gate_up, activated) &&
-      linear_.RunNormLinear(left, gate_up_weight, gate_up)) {
+  const bool gated = IsSwiGlu(activation, gate_up, activated);
+  if (gated && linear_.RunIntegerMlp(left, gate_up_weight, down_weight, gate_up, out)) return;
+  if (gated && linear_.RunNormLinear(left, gate_up_weight, gate_up)) {
     SwiGluLinear(gate_up, down_weight, activated, out);
   } else {
     Ops::NormMlp(left, gate_up_weight, activation, down_weight, gate_up, activated, out);

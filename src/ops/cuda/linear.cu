@@ -16,8 +16,9 @@ constexpr size_t kActivationBytes = size_t{128} << 20;
 static_assert(kActivationBytes >= kArrangedBytes);
 // For rows that are arranged as a weight takes them.
 constexpr size_t kInputBytes = size_t{32} << 20;
-// For sums of integers that the library leaves to be scaled.
-constexpr size_t kSumBytes = size_t{128} << 20;
+// For sums of integers that the library leaves to be scaled: of a chunk of 2,048 tokens up to
+// 32,768 rows.
+constexpr size_t kSumBytes = size_t{256} << 20;
 constexpr int64_t kMaxScales = int64_t{1} << 16;  // tokens whose scales fit
 constexpr int64_t kMaxBias = int64_t{1} << 19;    // rows whose bias fits
 
@@ -65,7 +66,6 @@ struct LinearRunner::Workspace {
                                      : nullptr),
         inputs(Allocate(kInputBytes)),
         library(for_library ? Allocate(kLibraryBytes) : nullptr),
-        sums(for_library ? Allocate(kSumBytes) : nullptr),
         scales(for_library ? Allocate(kMaxScales * sizeof(float)) : nullptr),
         bias(for_library ? Allocate(kMaxBias * sizeof(Bf16)) : nullptr) {}
   ~Workspace() {
@@ -77,7 +77,7 @@ struct LinearRunner::Workspace {
   void* const activations;
   void* const inputs;
   void* const library;
-  void* const sums;
+  void* sums = nullptr;  // once there are weights that need it
   void* const scales;
   void* const bias;
 };
@@ -94,6 +94,12 @@ LinearRunner::LinearRunner(const Context& context) : context_(context) {
 }
 
 LinearRunner::~LinearRunner() = default;
+
+void LinearRunner::ReserveFor(const LinearWeight& weight) {
+  const bool integers = weight.dtype == DType::kI8 && TakesRounded(weight);
+  if (library_ == nullptr || !integers || workspace_->sums != nullptr) return;
+  workspace_->sums = Allocate(kSumBytes);
+}
 
 void LinearRunner::Run(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
   CheckTypes(x, weight);
@@ -259,8 +265,12 @@ bool LinearRunner::RunLibraryRounded(const LinearWeight& weight, const Tensor& o
     const int64_t tokens = std::min(most, out.dim(0) - first);
     quantize(first, tokens, weight.input_scale, workspace_->activations, scales);
     const Tensor results = out.RowRange(first, tokens);
-    const bool done = weight.dtype == DType::kI8 ? MultiplyIntegers(weight, results)
-                                                 : MultiplyFp8(weight, results);
+    const bool done =
+        weight.dtype == DType::kI8
+            ? MultiplyIntegers(
+                  weight, {static_cast<const int8_t*>(workspace_->activations), scales, tokens},
+                  results)
+            : MultiplyFp8(weight, results);
     // Then our own kernel computes all of it.
     if (!done) return false;
   }
@@ -282,31 +292,67 @@ bool LinearRunner::MultiplyFp8(const LinearWeight& weight, const Tensor& out) {
                         .bias = BiasFor(weight, out.dtype)});
 }
 
-bool LinearRunner::MultiplyIntegers(const LinearWeight& weight, const Tensor& out) {
+template <typename Finish>
+bool LinearRunner::MultiplyIntegers(const LinearWeight& weight, const RoundedRows& x,
+                                    const Finish& finish) {
   const int64_t row_bytes = weight.rows * static_cast<int64_t>(sizeof(int32_t));
   const int64_t most = static_cast<int64_t>(kSumBytes) / row_bytes;
-  if (most == 0) return false;
+  if (most == 0 || workspace_->sums == nullptr) return false;
   // Pieces of nearly equal size.
-  const int64_t piece = CeilDiv(out.dim(0), CeilDiv(out.dim(0), most));
-  for (int64_t first = 0; first < out.dim(0); first += piece) {
-    const int64_t tokens = std::min(piece, out.dim(0) - first);
-    const bool done = library_->Run(
-        {.input = DType::kI8,
-         .output = DType::kI32,
-         .tokens = tokens,
-         .rows = weight.rows,
-         .cols = weight.cols,
-         .pitch = weight.cols,
-         .x = static_cast<const int8_t*>(workspace_->activations) + first * weight.cols,
-         .weight = weight.data.data(),
-         .out = workspace_->sums});
+  const int64_t piece = CeilDiv(x.tokens, CeilDiv(x.tokens, most));
+  for (int64_t first = 0; first < x.tokens; first += piece) {
+    const int64_t tokens = std::min(piece, x.tokens - first);
+    const bool done = library_->Run({.input = DType::kI8,
+                                     .output = DType::kI32,
+                                     .tokens = tokens,
+                                     .rows = weight.rows,
+                                     .cols = weight.cols,
+                                     .pitch = weight.cols,
+                                     .x = x.rows + first * weight.cols,
+                                     .weight = weight.data.data(),
+                                     .out = workspace_->sums});
     if (!done) return false;
-    const DType activations = out.dtype == DType::kF32 ? DType::kBF16 : out.dtype;
-    ScaleSums(context_, static_cast<const int32_t*>(workspace_->sums),
-              static_cast<const float*>(workspace_->scales) + first, weight.scales.As<float>(),
-              weight.bias.As<float>(), activations, out.RowRange(first, tokens));
+    finish(first, tokens,
+           IntegerSums{static_cast<const int32_t*>(workspace_->sums), x.scales + first,
+                       weight.scales.As<float>(), weight.bias.As<float>()});
   }
   return true;
+}
+
+bool LinearRunner::MultiplyIntegers(const LinearWeight& weight, const RoundedRows& x,
+                                    const Tensor& out) {
+  const DType activations = out.dtype == DType::kF32 ? DType::kBF16 : out.dtype;
+  return MultiplyIntegers(weight, x,
+                          [&](int64_t first, int64_t tokens, const IntegerSums& product) {
+                            ScaleSums(context_, product, activations, out.RowRange(first, tokens));
+                          });
+}
+
+bool LinearRunner::RunIntegerMlp(NormedRows& x, const LinearWeight& gate_up,
+                                 const LinearWeight& down, const Tensor& inner, const Tensor& out) {
+  const int64_t tokens = out.dim(0), cols = down.cols;
+  const bool integers = gate_up.dtype == DType::kI8 && down.dtype == DType::kI8;
+  if (!integers || !IsPlainNorm(x) || gate_up.rows != 2 * cols || gate_up.rows % 16 != 0 ||
+      down.rows % 16 != 0 || !RoundsInput(x.rows, gate_up, inner) ||
+      !RoundsInput(inner, down, out)) {
+    return false;
+  }
+  if (tokens > kMaxScales / 2 ||
+      tokens * (gate_up.cols + cols) > static_cast<int64_t>(kActivationBytes)) {
+    return false;
+  }
+  auto* const rounded = static_cast<int8_t*>(workspace_->activations);
+  auto* const scales = static_cast<float*>(workspace_->scales);
+  int8_t* const activated = rounded + tokens * gate_up.cols;
+  QuantizeNorm(context_, x, DType::kI8, gate_up.input_scale, rounded, scales);
+  x.delta = {};
+  const bool done = MultiplyIntegers(
+      gate_up, {rounded, scales, tokens},
+      [&](int64_t first, int64_t count, const IntegerSums& product) {
+        QuantizeSwiGluSums(context_, product, x.rows.dtype, count, cols, down.input_scale,
+                           activated + first * cols, scales + tokens + first);
+      });
+  return done && MultiplyIntegers(down, {activated, scales + tokens, tokens}, out);
 }
 
 }  // namespace tandem::ops::cuda

@@ -1,5 +1,6 @@
 // LinearRunner: products of activations with packed weights on the GPU. Owned by CudaOps; makes its
-// workspaces once, so that Run neither allocates nor waits outside WarmUp.
+// workspaces with the object and in ReserveFor, so that Run neither allocates nor waits outside
+// WarmUp.
 #pragma once
 
 #include <functional>
@@ -17,6 +18,9 @@ class LinearRunner {
   ~LinearRunner();
   LinearRunner(const LinearRunner&) = delete;
   LinearRunner& operator=(const LinearRunner&) = delete;
+
+  // Makes what products of this weight need beside it; called when it is packed.
+  void ReserveFor(const LinearWeight& weight);
 
   // As Ops::Linear. x and out: bf16 or fp16; out also fp32.
   //
@@ -39,6 +43,12 @@ class LinearRunner {
   // nothing of use, but may have added x.delta, which is empty then.
   bool RunNormLinear(NormedRows& x, const LinearWeight& weight, const Tensor& out);
 
+  // As Ops::NormMlp with SwiGLU where both products take rows of int8: what lies between them is
+  // never stored in 16 bits, though the bits are those of the ops one after another. inner: [n, 2
+  // down.cols], which is not written. Else as RunNormLinear.
+  bool RunIntegerMlp(NormedRows& x, const LinearWeight& gate_up, const LinearWeight& down,
+                     const Tensor& inner, const Tensor& out);
+
   // As Backend::WarmUp.
   void WarmUp(const std::function<void()>& work);
 
@@ -59,7 +69,15 @@ class LinearRunner {
   bool RunLibraryRounded(const LinearWeight& weight, const Tensor& out, const Quantize& quantize);
   // The products of rows that have been rounded; false: not computed.
   bool MultiplyFp8(const LinearWeight& weight, const Tensor& out);
-  bool MultiplyIntegers(const LinearWeight& weight, const Tensor& out);
+  struct RoundedRows {
+    const int8_t* rows = nullptr;  // [tokens, weight.cols]
+    const float* scales = nullptr;
+    int64_t tokens = 0;
+  };
+  bool MultiplyIntegers(const LinearWeight& weight, const RoundedRows& x, const Tensor& out);
+  // finish(first, count, product) takes the sums of `count` rows, from `first` on.
+  template <typename Finish>
+  bool MultiplyIntegers(const LinearWeight& weight, const RoundedRows& x, const Finish& finish);
   // The weight's bias in the type the library requires; null without one.
   const void* BiasFor(const LinearWeight& weight, DType output);
 

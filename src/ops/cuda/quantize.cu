@@ -168,6 +168,47 @@ struct SwiGluRows {
   }
 };
 
+// A sum of integers as a value of the product.
+__device__ inline float ScaledSum(int sum, float token_scale, float row_scale, float bias) {
+  return __fadd_rn(static_cast<float>(sum) * token_scale * row_scale, bias);
+}
+
+__device__ inline float4 ScaledSums(const IntegerSums& product, int64_t at, float token_scale,
+                                    int row) {
+  const int4 sum = *reinterpret_cast<const int4*>(product.sums + at);
+  const float4 scale = *reinterpret_cast<const float4*>(product.row_scales + row);
+  const float4 bias = product.bias == nullptr
+                          ? make_float4(-0.0f, -0.0f, -0.0f, -0.0f)
+                          : *reinterpret_cast<const float4*>(product.bias + row);
+  return make_float4(ScaledSum(sum.x, token_scale, scale.x, bias.x),
+                     ScaledSum(sum.y, token_scale, scale.y, bias.y),
+                     ScaledSum(sum.z, token_scale, scale.z, bias.z),
+                     ScaledSum(sum.w, token_scale, scale.w, bias.w));
+}
+
+// The SwiGLU of a product (gate, up) before it is scaled.
+template <typename T>
+struct SwiGluSums {
+  IntegerSums gate_up;
+  __device__ Pack<T, 8> At(int64_t row, int cols, int piece) const {
+    const float token_scale = gate_up.token_scales[row];
+    const auto values = [&](int first) {
+      Pack<T, 8> result;
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int at = first + 4 * half;
+        const float4 four = ScaledSums(gate_up, row * 2 * cols + at, token_scale, at);
+        result.at[4 * half] = FromFloat<T>(four.x);
+        result.at[4 * half + 1] = FromFloat<T>(four.y);
+        result.at[4 * half + 2] = FromFloat<T>(four.z);
+        result.at[4 * half + 3] = FromFloat<T>(four.w);
+      }
+      return result;
+    };
+    return SwiGluOf(values(piece * 8), values(cols + piece * 8));
+  }
+};
+
 // Pieces that a thread keeps between finding the largest value and rounding; it asks for the others
 // twice.
 constexpr int kKept = 4;
@@ -236,28 +277,22 @@ __global__ void __launch_bounds__(kThreads)
 // A thread makes four results of a token.
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    ScaleSumsKernel(const int4* sums, int64_t count, int fours, const float* token_scales,
-                    const float4* row_scales, const float4* biases, void* out, bool float_out) {
+    ScaleSumsKernel(const IntegerSums product, int64_t count, int fours, void* out,
+                    bool float_out) {
   const int64_t i = ThreadIndex();
   BeginKernel();
   if (i >= count) return;
-  const float token = token_scales[i / fours];
-  const auto at = static_cast<int>(i % fours);
-  const float4 scale = row_scales[at];
-  const float4 bias = biases == nullptr ? make_float4(-0.0f, -0.0f, -0.0f, -0.0f) : biases[at];
-  const int4 sum = sums[i];
-  const auto result = [&](int value, float by, float plus) {
-    return __fadd_rn(static_cast<float>(value) * token * by, plus);
-  };
-  const float values[4] = {result(sum.x, scale.x, bias.x), result(sum.y, scale.y, bias.y),
-                           result(sum.z, scale.z, bias.z), result(sum.w, scale.w, bias.w)};
+  const float4 values =
+      ScaledSums(product, 4 * i, product.token_scales[i / fours], 4 * static_cast<int>(i % fours));
   if (float_out) {
-    static_cast<float4*>(out)[i] = make_float4(values[0], values[1], values[2], values[3]);
+    static_cast<float4*>(out)[i] = values;
     return;
   }
   Pack<T, 4> rounded;
-#pragma unroll
-  for (int e = 0; e < 4; ++e) rounded.at[e] = FromFloat<T>(values[e]);
+  rounded.at[0] = FromFloat<T>(values.x);
+  rounded.at[1] = FromFloat<T>(values.y);
+  rounded.at[2] = FromFloat<T>(values.z);
+  rounded.at[3] = FromFloat<T>(values.w);
   StorePack<T, 4>(static_cast<T*>(out) + 4 * i, rounded);
 }
 
@@ -329,6 +364,14 @@ void QuantizeSwiGlu(const Context& context, const Tensor& gate_up, DType to, flo
   });
 }
 
+void QuantizeSwiGluSums(const Context& context, const IntegerSums& gate_up, DType activations,
+                        int64_t n, int64_t cols, float fixed_scale, void* out, float* scales) {
+  WithActivation(activations, [&](auto element) {
+    using T = decltype(element);
+    QuantizeRows<T>(context, SwiGluSums<T>{gate_up}, n, cols, DType::kI8, fixed_scale, out, scales);
+  });
+}
+
 void ArrangeInputs(const Context& context, const Tensor& x, const int32_t* order,
                    const float* factors, void* out) {
   const int64_t count = x.NumElements();
@@ -340,15 +383,13 @@ void ArrangeInputs(const Context& context, const Tensor& x, const int32_t* order
   });
 }
 
-void ScaleSums(const Context& context, const int32_t* sums, const float* token_scales,
-               const float* row_scales, const float* bias, DType activations, const Tensor& out) {
+void ScaleSums(const Context& context, const IntegerSums& product, DType activations,
+               const Tensor& out) {
   const int64_t count = out.NumElements() / 4;
   WithActivation(activations, [&](auto element) {
     LaunchEarly(context, "scaling sums of integers", ScaleSumsKernel<decltype(element)>,
-                dim3(BlocksFor(count)), kThreads, 0, reinterpret_cast<const int4*>(sums), count,
-                static_cast<int>(out.dim(1) / 4), token_scales,
-                reinterpret_cast<const float4*>(row_scales), reinterpret_cast<const float4*>(bias),
-                out.data, out.dtype == DType::kF32);
+                dim3(BlocksFor(count)), kThreads, 0, product, count,
+                static_cast<int>(out.dim(1) / 4), out.data, out.dtype == DType::kF32);
   });
 }
 

@@ -45,15 +45,28 @@ void QuantizeActivations(const Context& context, const Tensor& x, DType to, floa
 void QuantizeSwiGlu(const Context& context, const Tensor& gate_up, DType to, float fixed_scale,
                     void* out, float* scales);
 
+// A product of rows and weights of int8, before it is scaled: its value is sums [n, rows] *
+// token_scales [n] * row_scales [rows] + bias [rows], which may be null.
+struct IntegerSums {
+  const int32_t* sums = nullptr;
+  const float* token_scales = nullptr;
+  const float* row_scales = nullptr;
+  const float* bias = nullptr;
+};
+
+// QuantizeSwiGlu to int8 of the n tokens' product gate_up [n, 2 cols], with the bits that it has
+// after ScaleSums. `activations`: bf16 or fp16.
+void QuantizeSwiGluSums(const Context& context, const IntegerSums& gate_up, DType activations,
+                        int64_t n, int64_t cols, float fixed_scale, void* out, float* scales);
+
 // out [n, cols] = x [n, cols] as a weight's columns take it: column c is x[order[c]] *
 // factors[order[c]], rounded to the type of x. Either vector may be null: the same order, factors
 // of 1.
 void ArrangeInputs(const Context& context, const Tensor& x, const int32_t* order,
                    const float* factors, void* out);
 
-// out [n, rows] = sums * token_scales [n] * row_scales [rows] + bias [rows], which may be null.
-// rows: a multiple of 4. out: of the type `activations` or fp32.
-void ScaleSums(const Context& context, const int32_t* sums, const float* token_scales,
-               const float* row_scales, const float* bias, DType activations, const Tensor& out);
+// out [n, rows] = the product. rows: a multiple of 4. out: of the type `activations` or fp32.
+void ScaleSums(const Context& context, const IntegerSums& product, DType activations,
+               const Tensor& out);
 
 }  // namespace tandem::ops::cuda

@@ -1,4 +1,5 @@
-// For checks of integrity: aborts with both values unless what was counted anew is what was kept.
+// CheckCount compares a count that was kept with one made afresh: if they differ, it aborts and
+// names both.
 #pragma once
 
 #include <cstdint>
