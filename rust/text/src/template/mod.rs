@@ -390,7 +390,7 @@ impl TemplateSet {
                          out",
                     ));
                 }
-                Vec::from([0..text.len()])
+                std::iter::once(0..text.len()).collect()
             }
         };
         Ok(ChatText { text, own })
