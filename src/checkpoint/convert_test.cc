@@ -5,6 +5,7 @@
 
 #include "checkpoint/hf_reader.h"
 #include "checkpoint/output_folder.h"
+#include "checkpoint/testing/family_fixtures.h"
 #include "checkpoint/testing/hf_folder.h"
 #include "model/decoder/weights.h"
 
@@ -13,6 +14,7 @@ namespace {
 
 namespace fs = std::filesystem;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr const char* kBiases = ", \"attention_bias\": true, \"mlp_bias\": true";
 constexpr const char* kStaticFp8 =
@@ -387,6 +389,43 @@ TEST_F(ConvertTest, WritesTheNamesAndShapesOfTheLayout) {
   EXPECT_EQ(tensors.at("transformer.ln_f.weight").shape, (Shape{64}));
   EXPECT_EQ(tensors.at("lm_head.weight").shape, (Shape{48, 64}));
   EXPECT_EQ(tensors.size(), 2u * 7u + 3u);
+}
+
+// As TensorRT-LLM's own converters write them.
+TEST_F(ConvertTest, FamiliesWithTheLayersOfALlamaHaveTheNamesOfTensorRtLlm) {
+  struct Case {
+    const char* fixture;
+    const char* architecture;
+    std::vector<std::string> has, has_not;
+  };
+  for (const Case& c :
+       {Case{"qwen2", "Qwen2ForCausalLM", {"qkv.bias"}, {"dense.bias", "q_layernorm.weight"}},
+        Case{"qwen3",
+             "Qwen3ForCausalLM",
+             {"q_layernorm.weight", "k_layernorm.weight"},
+             {"qkv.bias"}},
+        Case{"internlm_7b", "InternLMForCausalLM", {"qkv.bias", "dense.bias"}, {}},
+        Case{"internlm2", "InternLM2ForCausalLM", {"qkv.weight"}, {"qkv.bias", "dense.bias"}}}) {
+    SCOPED_TRACE(c.fixture);
+    ConvertOptions options = Options(1);
+    options.model_dir = FixtureOf(c.fixture);
+    options.output_dir = folder_ / c.fixture;
+    ASSERT_TRUE(Convert(options).ok());
+    const std::string config = *ReadTextFile(options.output_dir / "config.json");
+    EXPECT_THAT(config, HasSubstr(std::string("\"architecture\": \"") + c.architecture + '"'));
+    EXPECT_THAT(config, Not(HasSubstr("tandem_model")));
+    const auto file = SafetensorsFile::Open(options.output_dir / "rank0.safetensors").value();
+    const std::string layer = "transformer.layers.1.attention.";
+    for (const std::string& name : c.has)
+      EXPECT_TRUE(file->tensors().contains(layer + name)) << name;
+    for (const std::string& name : c.has_not) {
+      EXPECT_FALSE(file->tensors().contains(layer + name)) << name;
+    }
+    const auto checkpoint = OpenCheckpoint(options.output_dir).value();
+    const auto folder = HfReader::Open(options.model_dir, checkpoint->spec().dtype).value();
+    EXPECT_EQ(checkpoint->spec().layers, folder->spec().layers);
+    ExpectSameWeights(*folder, *checkpoint);
+  }
 }
 
 TEST_F(ConvertTest, ConvertsTheTypeAskedFor) {

@@ -13,6 +13,16 @@
 
 namespace tandem {
 
+// What TensorRT-LLM's checkpoints of a family leave to its code: their keys describe one layer for
+// all, with a norm before each block and a gated MLP.
+struct CheckpointForm {
+  std::string_view architecture = {};  // empty: such checkpoints are neither read nor written
+  std::string_view qwen_type = {};     // a key that its code requires
+  bool qkv_bias = false;               // where the key attn_bias is absent
+  bool out_bias = true;                // there is one where q, k and v have one
+  HeadNorm head_norm = HeadNorm::kNone;
+};
+
 struct Family {
   std::string_view name;  // "llama"
   // As config.json calls it; an engine calls it by the first.
@@ -30,9 +40,7 @@ struct Family {
   std::span<const std::string_view> versions = {};
   // At the head of the names, but left out in some folders: "transformer.".
   std::string_view optional_prefix = {};
-  // What a TensorRT-LLM checkpoint calls the architecture; empty: such checkpoints are neither read
-  // nor written yet.
-  std::string_view trtllm_architecture = {};
+  CheckpointForm checkpoint = {};
 };
 
 }  // namespace tandem

@@ -64,27 +64,30 @@ Json KeysOf(const ModelSpec& spec) {
   const AttentionSpec& attention = spec.layers.front().attention;
   const MlpSpec& mlp = spec.layers.front().mlp;
   const RopeSpec& rope = attention.rope;
-  return {{"architecture", FamilyOf(spec)->trtllm_architecture},
-          {"dtype", DTypeName(spec.dtype)},
-          {"logits_dtype", "float32"},
-          {"vocab_size", spec.vocab_size},
-          {"hidden_size", spec.hidden_size},
-          {"num_hidden_layers", spec.num_layers()},
-          {"num_attention_heads", attention.num_heads},
-          {"num_key_value_heads", attention.num_kv_heads},
-          {"head_size", attention.head_dim},
-          {"intermediate_size", mlp.intermediate_size},
-          {"hidden_act", "silu"},
-          {"norm_epsilon", spec.norm.epsilon},
-          {"position_embedding_type", "rope_gpt_neox"},
-          {"max_position_embeddings", UnstretchedPositions(rope.scaling, spec.max_positions)},
-          {"rotary_base", rope.theta},
-          {"rotary_scaling", ScalingToJson(rope.scaling)},
-          {"tie_word_embeddings", spec.tied_head},
-          {"attn_bias", attention.qkv_bias},
-          {"mlp_bias", mlp.bias},
-          {"bos_token_id", spec.bos_ids},
-          {"eos_token_id", spec.eos_ids}};
+  const CheckpointForm& form = FamilyOf(spec)->checkpoint;
+  Json keys = {{"architecture", form.architecture},
+               {"dtype", DTypeName(spec.dtype)},
+               {"logits_dtype", "float32"},
+               {"vocab_size", spec.vocab_size},
+               {"hidden_size", spec.hidden_size},
+               {"num_hidden_layers", spec.num_layers()},
+               {"num_attention_heads", attention.num_heads},
+               {"num_key_value_heads", attention.num_kv_heads},
+               {"head_size", attention.head_dim},
+               {"intermediate_size", mlp.intermediate_size},
+               {"hidden_act", "silu"},
+               {"norm_epsilon", spec.norm.epsilon},
+               {"position_embedding_type", "rope_gpt_neox"},
+               {"max_position_embeddings", UnstretchedPositions(rope.scaling, spec.max_positions)},
+               {"rotary_base", rope.theta},
+               {"rotary_scaling", ScalingToJson(rope.scaling)},
+               {"tie_word_embeddings", spec.tied_head},
+               {"attn_bias", attention.qkv_bias},
+               {"mlp_bias", mlp.bias},
+               {"bos_token_id", spec.bos_ids},
+               {"eos_token_id", spec.eos_ids}};
+  if (!form.qwen_type.empty()) keys["qwen_type"] = form.qwen_type;
+  return keys;
 }
 
 // The same words in faults.
@@ -271,14 +274,16 @@ Sharding ReadSharding(const JsonFields& json) {
   return sharding;
 }
 
-LayerSpec ReadLayer(const JsonFields& json, ModelSpec& spec) {
+LayerSpec ReadLayer(const JsonFields& json, const CheckpointForm& form, ModelSpec& spec) {
   LayerSpec layer;
   AttentionSpec& attention = layer.attention;
   attention.num_heads = json.Int("num_attention_heads");
   attention.num_kv_heads = json.Int("num_key_value_heads", attention.num_heads);
   attention.head_dim =
       json.Int("head_size", attention.num_heads > 0 ? spec.hidden_size / attention.num_heads : 0);
-  attention.qkv_bias = attention.out_bias = json.Bool("attn_bias", false);
+  attention.qkv_bias = json.Bool("attn_bias", form.qkv_bias);
+  attention.out_bias = attention.qkv_bias && form.out_bias;
+  attention.head_norm = form.head_norm;
   attention.rope.dim = attention.head_dim;
   attention.rope.theta = json.Number("rotary_base", attention.rope.theta);
   if (const auto scaling = json.Object("rotary_scaling")) {
@@ -292,9 +297,10 @@ LayerSpec ReadLayer(const JsonFields& json, ModelSpec& spec) {
 const Family* FindCheckpointFamily(const JsonFields& json, const std::string& architecture) {
   std::string known;
   for (const Family& family : Families()) {
-    if (family.trtllm_architecture.empty()) continue;
-    if (family.trtllm_architecture == architecture) return &family;
-    known += (known.empty() ? "" : ", ") + std::string(family.trtllm_architecture);
+    const std::string_view name = family.checkpoint.architecture;
+    if (name.empty()) continue;
+    if (name == architecture) return &family;
+    known += (known.empty() ? "" : ", ") + std::string(name);
   }
   json.Fail("architecture", "checkpoints of " + json.Shown("architecture") +
                                 " are not supported; supported are: " + known +
@@ -323,14 +329,14 @@ void ReadKeys(const JsonFields& json, CheckpointConfig& config) {
   spec.tied_head = json.Bool("tie_word_embeddings", false);
   spec.bos_ids = ReadIds(json, "bos_token_id", spec.vocab_size);
   spec.eos_ids = ReadIds(json, "eos_token_id", spec.vocab_size);
-  spec.layers = RepeatLayer(json, "num_hidden_layers", ReadLayer(json, spec));
+  spec.layers = RepeatLayer(json, "num_hidden_layers", ReadLayer(json, family->checkpoint, spec));
   ReadAlgos(json, config);
 }
 
 // Whether reading these keys gives the same model. Its quantization has keys of its own.
 bool KeysSayAllOf(const ModelSpec& spec) {
   const Family* const family = FamilyOf(spec);
-  if (family == nullptr || family->trtllm_architecture.empty()) return false;
+  if (family == nullptr || family->checkpoint.architecture.empty()) return false;
   const Result<JsonFields> keys = JsonFields::Parse(KeysOf(spec).dump());
   CheckpointConfig read;
   ReadKeys(*keys, read);

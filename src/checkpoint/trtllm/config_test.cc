@@ -41,6 +41,31 @@ TEST(CheckpointConfig, LlamasAreWrittenInTheWordsOfTensorRtLlm) {
   EXPECT_NE(text.find("\"num_attention_heads\": 32"), std::string::npos) << text;
 }
 
+// What their keys leave to the code, as its own converters take it.
+TEST(CheckpointConfig, FamiliesWithTheLayersOfALlamaAreToo) {
+  const auto read = [](const std::string& architecture) {
+    const auto json = JsonFields::Parse(R"({"architecture": ")" + architecture + R"(",
+        "dtype": "float16", "vocab_size": 96, "hidden_size": 64, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "intermediate_size": 96, "max_position_embeddings": 512})");
+    const auto config = ReadCheckpointConfig(*json);
+    EXPECT_TRUE(config.ok()) << config.status().message();
+    EXPECT_EQ(Written(config->spec).find(kDescription), std::string::npos) << architecture;
+    return config->spec.layer(0).attention;
+  };
+  for (const char* architecture :
+       {"MistralForCausalLM", "InternLMForCausalLM", "InternLM2ForCausalLM"}) {
+    EXPECT_FALSE(read(architecture).qkv_bias);
+  }
+  const AttentionSpec qwen2 = read("Qwen2ForCausalLM"), qwen3 = read("Qwen3ForCausalLM");
+  EXPECT_TRUE(qwen2.qkv_bias);
+  EXPECT_FALSE(qwen2.out_bias);
+  EXPECT_FALSE(qwen3.qkv_bias);
+  EXPECT_EQ(qwen3.head_norm, HeadNorm::kHead);
+  EXPECT_NE(Written(MustParse(Small(R"("architectures": ["Qwen2ForCausalLM"])")))
+                .find("\"qwen_type\": \"qwen2\""),
+            std::string::npos);
+}
+
 TEST(CheckpointConfig, ANumberThatCannotBeIsNamedByItsOwnKey) {
   const std::string text = Written(MustParse(Small("")));
   for (const char* key : {"vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads",

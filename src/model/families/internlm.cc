@@ -65,13 +65,17 @@ void ReadInternLm2(const JsonFields& config, ModelSpec& spec) {
 }  // namespace
 
 Family InternLmFamily() {
-  return {.name = "internlm", .architectures = kInternLm, .read = ReadInternLm};
+  return {.name = "internlm",
+          .architectures = kInternLm,
+          .read = ReadInternLm,
+          .checkpoint = {.architecture = kInternLm.front()}};
 }
 Family InternLm2Family() {
   return {.name = "internlm2",
           .architectures = kInternLm2,
           .read = ReadInternLm2,
-          .source = InternLm2Source};
+          .source = InternLm2Source,
+          .checkpoint = {.architecture = kInternLm2.front()}};
 }
 
 }  // namespace tandem

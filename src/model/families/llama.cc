@@ -38,7 +38,7 @@ Family LlamaFamily() {
   return {.name = "llama",
           .architectures = kArchitectures,
           .read = Read,
-          .trtllm_architecture = kArchitectures.front()};
+          .checkpoint = {.architecture = kArchitectures.front()}};
 }
 
 }  // namespace tandem

@@ -26,7 +26,10 @@ void Read(const JsonFields& config, ModelSpec& spec) {
 }  // namespace
 
 Family MistralFamily() {
-  return {.name = "mistral", .architectures = kArchitectures, .read = Read};
+  return {.name = "mistral",
+          .architectures = kArchitectures,
+          .read = Read,
+          .checkpoint = {.architecture = kArchitectures.front()}};
 }
 
 }  // namespace tandem

@@ -127,8 +127,24 @@ void ReadQwen3Moe(const JsonFields& config, ModelSpec& spec) {
 Family QwenFamily() {
   return {.name = "qwen", .architectures = kQwen, .read = ReadQwen, .source = QwenSource};
 }
-Family Qwen2Family() { return {.name = "qwen2", .architectures = kQwen2, .read = ReadQwen2}; }
-Family Qwen3Family() { return {.name = "qwen3", .architectures = kQwen3, .read = ReadQwen3}; }
+Family Qwen2Family() {
+  return {.name = "qwen2",
+          .architectures = kQwen2,
+          .read = ReadQwen2,
+          .checkpoint = {.architecture = kQwen2.front(),
+                         .qwen_type = "qwen2",
+                         .qkv_bias = true,
+                         .out_bias = false}};
+}
+Family Qwen3Family() {
+  return {.name = "qwen3",
+          .architectures = kQwen3,
+          .read = ReadQwen3,
+          .checkpoint = {.architecture = kQwen3.front(),
+                         .qwen_type = "qwen3",
+                         .out_bias = false,
+                         .head_norm = HeadNorm::kHead}};
+}
 Family Qwen2MoeFamily() {
   return {.name = "qwen2_moe",
           .architectures = kQwen2Moe,
