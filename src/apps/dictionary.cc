@@ -86,8 +86,8 @@ Result<std::vector<int32_t>> Dictionary::Prompt(const std::string& question,
     messages.push_back({{"role", "system"}, {"content", form.system_prompt}});
   }
   messages.push_back({{"role", "user"}, {"content", question}});
-  TANDEM_ASSIGN_OR_RETURN(const std::string text, codec_->RenderChat(messages.dump()));
-  return codec_->Encode(text, /*add_special_tokens=*/false);
+  TANDEM_ASSIGN_OR_RETURN(const ChatText chat, codec_->RenderChat(messages.dump(), {}));
+  return codec_->EncodeChat(chat.text, chat);
 }
 
 Result<Request> Dictionary::Ask(const std::string& word, const QuestionForm& form) const {

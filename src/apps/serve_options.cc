@@ -34,6 +34,15 @@ void SetAllowedHosts(const OptionValues& values, const OptionSpec& spec,
   }
 }
 
+// The names of formats, as words and as values.
+template <typename Formats>
+std::vector<std::pair<std::string_view, std::string>> FormatChoices(const Formats& formats) {
+  std::vector<std::pair<std::string_view, std::string>> choices = {{"auto", "auto"},
+                                                                   {"none", "none"}};
+  for (const auto& format : formats) choices.emplace_back(format.name, format.name);
+  return choices;
+}
+
 const BoundOptions<serve::ServerOptions>& ServerRows() {
   using serve::ServerOptions;
   static const BoundOptions<ServerOptions> rows({
@@ -104,6 +113,16 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
                    "all others",
         .group = kServer},
        SetAllowedHosts},
+      BindChoice<ServerOptions, [](auto& o) -> auto& { return o.answer_formats.tools; }>(
+          {.name = "tool_format",
+           .meaning = "How answers of chats mark tool calls; auto: as the chat template does",
+           .group = kServer},
+          FormatChoices(serve::openai::ToolFormats())),
+      BindChoice<ServerOptions, [](auto& o) -> auto& { return o.answer_formats.reasoning; }>(
+          {.name = "reasoning_format",
+           .meaning = "How answers of chats mark reasoning; auto: as the chat template does",
+           .group = kServer},
+          FormatChoices(serve::openai::ReasoningFormats())),
   });
   return rows;
 }
@@ -117,6 +136,14 @@ const BoundOptions<serve::ServiceOptions>& ServiceRows() {
            .group = kServer,
            .min = 1,
            .max = 86400}),
+      {{.name = "allow_control_tokens",
+        .type = OptionType::kFlag,
+        .meaning = "The name of a control token in a chat's messages becomes the token; without "
+                   "the option it is text",
+        .group = kServer},
+       [](const OptionValues& values, const OptionSpec& spec, serve::ServiceOptions& options) {
+         options.limits.allow_control_tokens = values.Flag(spec);
+       }},
   });
   return rows;
 }

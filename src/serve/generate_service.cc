@@ -369,6 +369,8 @@ Result<TextResult> GenerateService::Generate(TextRequest text) {
 
 void GenerateService::Close() { impl_->Close(); }
 
+const RequestLimits& GenerateService::request_limits() const { return impl_->options.limits; }
+
 bool GenerateService::Alive() const {
   const EngineStats stats = engine_.Stats();
   return stats.failure.ok() && !codec_.ChatHasStopped() &&

@@ -55,6 +55,7 @@ class GenerateService {
   bool Alive() const;
   EngineStats Stats() const { return engine_.Stats(); }
   EngineLimits engine_limits() const { return engine_.limits(); }
+  const RequestLimits& request_limits() const;
   TokenLengths token_lengths() const;  // of the answers that were completed
   const TextCodec& codec() const { return codec_; }
 

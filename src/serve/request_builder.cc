@@ -18,6 +18,7 @@ namespace {
 constexpr std::string_view kContextLength = "maximum context length";
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 constexpr std::string_view kInputLength = "maximum prompt length";
+constexpr std::string_view kWhiteSpace = " \t\n\v\f\r";
 
 Status CheckRange(std::string_view field, double value, double low, double high) {
   if (value >= low && value <= high) return {};  // false for NaN
@@ -122,6 +123,69 @@ Status AtField(std::string_view field, const Status& status) {
 std::string_view Beginning(std::string_view text, size_t bytes) {
   while (bytes > 0 && (static_cast<unsigned char>(text[bytes]) & 0xC0) == 0x80) --bytes;
   return text.substr(0, bytes);
+}
+
+// The number of bytes per token is not known in advance: a token may stand for a word, a line of
+// spaces or, where unknown characters become one token, a whole text. So beginnings of the text,
+// each twice as long as the previous one, are tokenized first, to find out whether the text is far
+// too long: refusing a prompt then costs time in proportion to the tokens that would fit, not to
+// the bytes received. The last tokens of a cut beginning differ from those of the whole text, so
+// "far too long" means twice the limit.
+template <typename Encode>
+Result<std::vector<int32_t>> TokenizeWithin(std::string_view field, std::string_view text,
+                                            const EngineLimits& engine, const Encode& encode) {
+  constexpr size_t kUsualTokenBytes = 8;  // above that of usual text: what fits is rarely cut
+  const auto fits = static_cast<size_t>(engine.max_seq_len);
+  const size_t most = 2 * fits;
+  for (size_t bytes = kUsualTokenBytes * fits; bytes < text.size(); bytes *= 2) {
+    const auto tokens = encode(Beginning(text, bytes));
+    if (!tokens.ok()) return AtField(field, tokens.status());
+    if (tokens->size() > most) {
+      return FieldError(field, fmt::format(
+                                   "This model's {} is {} tokens. However, your prompt of {} bytes "
+                                   "has more than {} tokens. Please reduce its length.",
+                                   kContextLength, engine.max_seq_len, text.size(), most))
+          .WithReason(Reason::kContextLength);
+    }
+  }
+  Result<std::vector<int32_t>> tokens = encode(text);
+  if (!tokens.ok()) return AtField(field, tokens.status());
+  return tokens;
+}
+
+// The prompt then ends with the content of the last message.
+Status EndWith(const std::string& content, ChatText& chat) {
+  const std::string_view all = content;
+  const size_t first = all.find_first_not_of(kWhiteSpace);
+  if (first == all.npos) return FieldError("messages", "the message to continue is empty");
+  const std::string_view rest = all.substr(first);
+  const std::string_view stripped = rest.substr(0, rest.find_last_not_of(kWhiteSpace) + 1);
+  // Templates may have trimmed it.
+  const size_t at = chat.text.rfind(stripped);
+  if (at == std::string::npos) {
+    return FieldError("continue_final_message",
+                      "this model's chat template does not show the last message as it is");
+  }
+  const bool is_whole = std::string_view(chat.text).substr(at).starts_with(rest);
+  chat.text.resize(at + (is_whole ? rest : stripped).size());
+  return {};
+}
+
+// The template has written the special tokens.
+Result<std::vector<int32_t>> ChatTokens(const TextRequest& text, const TextCodec& codec,
+                                        const RequestLimits& limits, const EngineLimits& engine) {
+  ChatTemplate::RenderOptions options;
+  options.add_generation_prompt = text.chat.add_generation_prompt;
+  options.variables_json = text.chat.variables;
+  Result<ChatText> chat = codec.RenderChat(*text.messages, options);
+  if (!chat.ok()) return AtField("messages", chat.status());
+  if (chat->text.empty()) return FieldError("messages", "must not be empty");
+  if (text.chat.continued) TANDEM_RETURN_IF_ERROR(EndWith(*text.chat.continued, *chat));
+  const auto encode = [&](std::string_view beginning) {
+    return limits.allow_control_tokens ? codec.Encode(beginning, /*add_special_tokens=*/false)
+                                       : codec.EncodeChat(beginning, *chat);
+  };
+  return TokenizeWithin("messages", chat->text, engine, encode);
 }
 
 Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Request& request) {
@@ -234,32 +298,12 @@ Status CheckWordSizes(std::string_view field, std::span<const std::string> words
   return {};
 }
 
-// The number of bytes per token is not known in advance: a token may stand for a word, a line of
-// spaces or, where unknown characters become one token, a whole text. So beginnings of the text,
-// each twice as long as the previous one, are tokenized first, to find out whether the text is far
-// too long: refusing a prompt then costs time in proportion to the tokens that would fit, not to
-// the bytes received. The last tokens of a cut beginning differ from those of the whole text, so
-// "far too long" means twice the limit.
 Result<std::vector<int32_t>> TokenizePrompt(std::string_view field, std::string_view text,
                                             bool add_special_tokens, const TextCodec& codec,
                                             const EngineLimits& engine) {
-  constexpr size_t kUsualTokenBytes = 8;  // above that of usual text: what fits is rarely cut
-  const auto fits = static_cast<size_t>(engine.max_seq_len);
-  const size_t most = 2 * fits;
-  for (size_t bytes = kUsualTokenBytes * fits; bytes < text.size(); bytes *= 2) {
-    const auto tokens = codec.Encode(Beginning(text, bytes), add_special_tokens);
-    if (!tokens.ok()) return AtField(field, tokens.status());
-    if (tokens->size() > most) {
-      return FieldError(field, fmt::format(
-                                   "This model's {} is {} tokens. However, your prompt of {} bytes "
-                                   "has more than {} tokens. Please reduce its length.",
-                                   kContextLength, engine.max_seq_len, text.size(), most))
-          .WithReason(Reason::kContextLength);
-    }
-  }
-  Result<std::vector<int32_t>> tokens = codec.Encode(text, add_special_tokens);
-  if (!tokens.ok()) return AtField(field, tokens.status());
-  return tokens;
+  return TokenizeWithin(field, text, engine, [&](std::string_view beginning) {
+    return codec.Encode(beginning, add_special_tokens);
+  });
 }
 
 Status CheckTokens(std::string_view field, std::span<const int32_t> tokens,
@@ -273,19 +317,13 @@ Status CheckTokens(std::string_view field, std::span<const int32_t> tokens,
 }
 
 Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
-                                          const EngineLimits& engine) {
+                                          const RequestLimits& limits, const EngineLimits& engine) {
   if (text.tokens) {
     if (text.tokens->empty()) return FieldError(text.names.prompt, "must not be empty");
     TANDEM_RETURN_IF_ERROR(CheckTokens(text.names.prompt, *text.tokens, codec));
     return *text.tokens;
   }
-  if (text.messages) {
-    const Result<std::string> rendered = codec.RenderChat(*text.messages);
-    if (!rendered.ok()) return AtField("messages", rendered.status());
-    if (rendered->empty()) return FieldError("messages", "must not be empty");
-    // The template has written the special tokens.
-    return TokenizePrompt("messages", *rendered, /*add_special_tokens=*/false, codec, engine);
-  }
+  if (text.messages) return ChatTokens(text, codec, limits, engine);
   const std::string_view prompt = text.text ? std::string_view(*text.text) : std::string_view();
   if (prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
   return TokenizePrompt(text.names.prompt, prompt, text.add_special_tokens, codec, engine);
@@ -335,7 +373,7 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   TANDEM_RETURN_IF_ERROR(FillEnd(text, codec, request));
   TANDEM_RETURN_IF_ERROR(FillBias(text, codec, limits, request));
   TANDEM_RETURN_IF_ERROR(FillBadWords(text, codec, request));
-  TANDEM_ASSIGN_OR_RETURN(request.prompt, PromptTokens(text, codec, engine));
+  TANDEM_ASSIGN_OR_RETURN(request.prompt, PromptTokens(text, codec, limits, engine));
   if (request.prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
   TANDEM_RETURN_IF_ERROR(FillMaxTokens(text, engine, request));
   TANDEM_RETURN_IF_ERROR(FillGrammar(text, codec, request));

@@ -27,6 +27,8 @@ struct RequestLimits {
   size_t max_bad_words = 128;
   size_t max_word_bytes = 256;  // of a stop word or bad word
   double max_bias = 1e6;        // of a token or word, either way
+  // Names of control tokens in the messages of a chat become the tokens; else they are text.
+  bool allow_control_tokens = false;
 };
 
 // At most `max_words` words of at most `max_bytes` bytes each.
@@ -44,7 +46,7 @@ Status CheckTokens(std::string_view field, std::span<const int32_t> tokens, cons
 
 // The tokens of the prompt, whichever form it has; at least one unless the tokenizer gives none.
 Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
-                                          const EngineLimits& engine);
+                                          const RequestLimits& limits, const EngineLimits& engine);
 
 // `arrived`: arrival time on the engine's clock; the request's timeout starts there.
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,

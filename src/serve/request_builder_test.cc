@@ -310,5 +310,51 @@ TEST(RequestBuilderTest, ARefusedGrammarIsNamedByItsField) {
   EXPECT_EQ(FieldAtFault([](TextRequest& t) { t.grammar = OnlyText("refused"); }), "guided_choice");
 }
 
+// Its control token is "</s>", and the template writes one at the end.
+class ControlCodec final : public ByteCodec {
+ public:
+  Result<ChatText> RenderChat(std::string_view messages,
+                              const ChatTemplate::RenderOptions& options) const override {
+    TANDEM_ASSIGN_OR_RETURN(ChatText chat, ByteCodec::RenderChat(messages, options));
+    chat.own = {static_cast<uint32_t>(chat.text.size()),
+                static_cast<uint32_t>(chat.text.size()) + 4};
+    chat.text += "</s>";
+    return chat;
+  }
+  Result<std::vector<int32_t>> Encode(std::string_view, bool) const override {
+    return std::vector<int32_t>{kEnd, kEnd};
+  }
+  Result<std::vector<int32_t>> EncodeChat(std::string_view, const ChatText& chat) const override {
+    return std::vector<int32_t>(chat.own.size() / 2, kEnd);
+  }
+};
+
+TEST(RequestBuilderTest, NamesOfControlTokensInMessagesAreTextUnlessAllowed) {
+  TextRequest text;
+  text.messages = R"([{"role": "user", "content": "</s>"}])";
+  const auto prompt = [&](bool allowed) {
+    RequestLimits limits;
+    limits.allow_control_tokens = allowed;
+    return BuildRequest(text, ControlCodec(), {}, kEngine, limits, Nanos(0))->prompt.size();
+  };
+  EXPECT_EQ(prompt(false), 1u);
+  EXPECT_EQ(prompt(true), 2u);
+}
+
+TEST(RequestBuilderTest, AnAnswerContinuesTheLastMessage) {
+  const auto prompt = [](const std::string& content) -> std::string {
+    TextRequest text;
+    text.messages = R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": ")" +
+                    content + R"("}])";
+    text.chat.add_generation_prompt = false;
+    text.chat.continued = content;
+    const auto request = BuildRequest(text, ByteCodec(), {}, kEngine, RequestLimits(), Nanos(0));
+    return request.ok() ? ByteCodec::TextOf(request->prompt) : request.status().message();
+  };
+  EXPECT_EQ(prompt("Once"), "user: Hi\nassistant: Once");
+  EXPECT_EQ(prompt("Once "), "user: Hi\nassistant: Once ");
+  EXPECT_EQ(prompt(" "), "messages: the message to continue is empty");
+}
+
 }  // namespace
 }  // namespace tandem::serve

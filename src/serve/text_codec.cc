@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/check.h"
 #include "serve/grammar_constraint.h"
 #include "text/bad_words.h"
 #include "text/chat_template.h"
@@ -73,14 +74,12 @@ class ModelTextCodec final : public TextCodec {
 
   Result<std::vector<int32_t>> Encode(std::string_view text,
                                       bool add_special_tokens) const override {
-    TANDEM_ASSIGN_OR_RETURN(std::vector<int32_t> tokens,
-                            tokenizer_->Encode(text, add_special_tokens));
-    const auto beyond = std::ranges::find_if(tokens, [this](int32_t id) { return !IsModels(id); });
-    if (beyond == tokens.end()) return tokens;
-    return InvalidArgument(
-        fmt::format("the text spells the token \"{}\" ({}), which this model does not have: its "
-                    "vocabulary goes from 0 to {}",
-                    tokenizer_->TokenBytes(*beyond), *beyond, vocab_size_ - 1));
+    return CheckTokens(tokenizer_->Encode(text, add_special_tokens));
+  }
+  Result<std::vector<int32_t>> EncodeChat(std::string_view beginning,
+                                          const ChatText& chat) const override {
+    TANDEM_CHECK(chat_ != nullptr, "a chat was rendered without a template");
+    return CheckTokens(chat_->Encode(beginning, chat));
   }
   std::unique_ptr<Decoder> NewDecoder(std::span<const int32_t> prompt,
                                       bool skip_special) const override {
@@ -102,13 +101,14 @@ class ModelTextCodec final : public TextCodec {
                          [this](int32_t id) { return IsModels(id); });
     return ids;
   }
-  Result<std::string> RenderChat(std::string_view messages) const override {
+  Result<ChatText> RenderChat(std::string_view messages,
+                              const ChatTemplate::RenderOptions& options) const override {
     if (chat_ == nullptr) {
       return FailedPrecondition("this model has no chat template; use /v1/completions");
     }
-    return chat_->Render(messages);
+    return chat_->Render(messages, options);
   }
-  std::string_view chat_template() const override {
+  std::string_view ChatSource() const override {
     return chat_ == nullptr ? std::string_view() : chat_->Source();
   }
   bool ChatHasStopped() const override { return chat_ != nullptr && chat_->Stopped(); }
@@ -130,6 +130,17 @@ class ModelTextCodec final : public TextCodec {
   }
 
  private:
+  // Refuses tokens that the model has no row for.
+  Result<std::vector<int32_t>> CheckTokens(Result<std::vector<int32_t>> tokens) const {
+    if (!tokens.ok()) return tokens;
+    const auto beyond = std::ranges::find_if(*tokens, [this](int32_t id) { return !IsModels(id); });
+    if (beyond == tokens->end()) return tokens;
+    return InvalidArgument(
+        fmt::format("the text spells the token \"{}\" ({}), which this model does not have: its "
+                    "vocabulary goes from 0 to {}",
+                    tokenizer_->TokenBytes(*beyond), *beyond, vocab_size_ - 1));
+  }
+
   // A special token's id may lie beyond the model's.
   bool IsModels(int32_t id) const { return id < vocab_size_; }
 
@@ -148,7 +159,8 @@ Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& mo
     return fits.Annotate(model_dir.string());
   }
   std::shared_ptr<const ChatTemplate> chat;
-  Result<std::shared_ptr<const ChatTemplate>> loaded = ChatTemplate::FromModelDir(model_dir);
+  Result<std::shared_ptr<const ChatTemplate>> loaded =
+      ChatTemplate::FromModelDir(model_dir, tokenizer);
   if (loaded.ok()) {
     chat = *std::move(loaded);
   } else if (loaded.status().code() != Code::kNotFound) {

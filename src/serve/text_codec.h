@@ -15,6 +15,7 @@
 #include "base/status.h"
 #include "runtime/request/request.h"
 #include "serve/text_request.h"
+#include "text/chat_template.h"
 
 namespace tandem::serve {
 
@@ -56,10 +57,16 @@ class TextCodec {
   // The token that fills short rows of a batch, if the tokenizer has one.
   virtual std::optional<int32_t> pad_id() const = 0;
 
-  // `messages` is a JSON array of {role, content}. FAILED_PRECONDITION without a chat template.
-  virtual Result<std::string> RenderChat(std::string_view messages) const = 0;
-  // The template's text; empty without one. Lives as long as the codec.
-  virtual std::string_view chat_template() const = 0;
+  // `messages` is a JSON array of {role, content, ...}. FAILED_PRECONDITION without a chat
+  // template.
+  virtual Result<ChatText> RenderChat(std::string_view messages,
+                                      const ChatTemplate::RenderOptions& options) const = 0;
+  // The tokens of a rendered chat, or of its beginning: names of control tokens in the messages are
+  // text (ChatTemplate::Encode). INVALID_ARGUMENT as for Encode.
+  virtual Result<std::vector<int32_t>> EncodeChat(std::string_view beginning,
+                                                  const ChatText& chat) const = 0;
+  // The chat template's text; empty without one. Lives as long as the codec.
+  virtual std::string_view ChatSource() const = 0;
   // Whether no chat will ever be rendered again in this process (ChatTemplate::Stopped).
   virtual bool ChatHasStopped() const = 0;
 

@@ -41,11 +41,20 @@ struct OutputGrammar {
   std::string field;  // the client's word for it
 };
 
+// How the chat template renders messages.
+struct ChatOptions {
+  bool add_generation_prompt = true;
+  std::string variables = {};  // a JSON object for the template; empty: none
+  // The last message's content, if the answer continues it: the prompt ends with it.
+  std::optional<std::string> continued = {};
+};
+
 // Exactly one of text, tokens and messages is the prompt.
 struct TextRequest {
   std::optional<std::string> text;
   std::optional<std::vector<int32_t>> tokens;
   std::optional<std::string> messages;  // JSON array for the chat template
+  ChatOptions chat;                     // of `messages`
   bool add_special_tokens = true;       // around `text`
   FieldNames names;
 

@@ -12,12 +12,23 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "base/status.h"
+#include "text/tokenizer.h"
 
 struct TemplateSet;  // the handle of rust/text
 
 namespace tandem {
+
+// A rendered chat.
+struct ChatText {
+  std::string text;
+  // Begin and end, in bytes, of each part of a control token's name that the template itself wrote.
+  // Empty without a tokenizer (ChatTemplate::FromModelDir).
+  std::vector<uint32_t> own;
+};
 
 class ChatTemplate {
  public:
@@ -35,29 +46,41 @@ class ChatTemplate {
   // tokenizer_config.json (a string, or named templates, of which "tool_use" serves requests with
   // tools). Else the one that is built in for the model's family. kNotFound when the model has
   // none.
+  // With the model's tokenizer, the names of control tokens (special tokens, and others that the
+  // template writes) are told apart by their author: see Encode.
   static Result<std::shared_ptr<const ChatTemplate>> FromModelDir(
-      const std::filesystem::path& model_dir);
+      const std::filesystem::path& model_dir, std::shared_ptr<const Tokenizer> tokenizer = nullptr);
   // `special_tokens_json`: an object such as {"bos_token": "<s>", "eos_token": "</s>"}.
   static Result<std::shared_ptr<const ChatTemplate>> FromSource(
-      std::string_view source, std::string_view special_tokens_json = "{}");
+      std::string_view source, std::string_view special_tokens_json = "{}",
+      std::shared_ptr<const Tokenizer> tokenizer = nullptr);
   ~ChatTemplate();
   ChatTemplate(const ChatTemplate&) = delete;
   ChatTemplate& operator=(const ChatTemplate&) = delete;
 
   // `messages_json`: an array of {role, content, ...}. The result contains the special tokens that
-  // the template wrote: encode it without adding them again.
-  Result<std::string> Render(std::string_view messages_json, const RenderOptions& options) const;
-  Result<std::string> Render(std::string_view messages_json) const {
+  // the template wrote: encode it without adding them again. INVALID_ARGUMENT for messages with the
+  // name of a control token if the template does not keep its own text apart from theirs, which
+  // those of known models do.
+  Result<ChatText> Render(std::string_view messages_json, const RenderOptions& options) const;
+  Result<ChatText> Render(std::string_view messages_json) const {
     return Render(messages_json, RenderOptions());
   }
+  // The tokens of a rendered chat, or of its beginning. Only the template's own text becomes
+  // control tokens; their names anywhere else are encoded as text. Needs the tokenizer.
+  Result<std::vector<int32_t>> Encode(std::string_view beginning, const ChatText& chat) const;
   // Whether abandoned threads have made Render UNAVAILABLE until the process ends.
   bool Stopped() const;
   // The default template's text; lives as long as this.
   std::string_view Source() const;
 
  private:
-  explicit ChatTemplate(TemplateSet* handle) : handle_(handle) {}
-  TemplateSet* handle_;  // owned
+  static Result<std::shared_ptr<const ChatTemplate>> Make(
+      TemplateSet* handle, std::shared_ptr<const Tokenizer> tokenizer);
+  ChatTemplate(TemplateSet* handle, std::shared_ptr<const Tokenizer> tokenizer)
+      : handle_(handle), tokenizer_(std::move(tokenizer)) {}
+  TemplateSet* handle_;                               // owned
+  const std::shared_ptr<const Tokenizer> tokenizer_;  // may be null
 };
 
 }  // namespace tandem

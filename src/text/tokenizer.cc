@@ -55,11 +55,14 @@ Tokenizer::Tokenizer(TextTokenizer* handle, Options options)
 
 Tokenizer::~Tokenizer() { tandem_text_tokenizer_free(handle_); }
 
+Status Tokenizer::CheckLength(std::string_view text) const {
+  if (text.size() <= options_.max_text_bytes) return {};
+  return InvalidArgument("the text has " + std::to_string(text.size()) + " bytes; at most " +
+                         std::to_string(options_.max_text_bytes) + " are tokenized");
+}
+
 Result<std::vector<int32_t>> Tokenizer::Encode(std::string_view text, bool add_special) const {
-  if (text.size() > options_.max_text_bytes) {
-    return InvalidArgument("the text has " + std::to_string(text.size()) + " bytes; at most " +
-                           std::to_string(options_.max_text_bytes) + " are tokenized");
-  }
+  TANDEM_RETURN_IF_ERROR(CheckLength(text));
   TandemTextIds ids{nullptr, 0};
   OwnedBuffer error;
   TANDEM_RETURN_IF_ERROR(ToStatus(

@@ -91,7 +91,10 @@ class Tokenizer {
   const TextTokenizer* handle() const { return handle_; }
 
  private:
+  friend class ChatTemplate;
   struct SortedIds;
+  // A longer text is refused.
+  Status CheckLength(std::string_view text) const;
   Tokenizer(TextTokenizer* handle, Options options);
 
   TextTokenizer* handle_;  // owned

@@ -113,11 +113,21 @@ TandemTextView tandem_text_template_source(const TemplateSet* templates);
 // Whether renderings that sleep for ever have stopped a template until the program starts again.
 bool tandem_text_template_stopped(const TemplateSet* templates);
 // messages_json: an array; variables_json: an object (tools, documents, ...) or empty;
-// now_unix_seconds: the time for strftime_now, negative for the clock.
+// now_unix_seconds: the time for strftime_now, negative for the clock. `own`: begin and end of each
+// range of bytes in which the template wrote control tokens; empty before guard.
 uint32_t tandem_text_template_render(const TemplateSet* templates, TandemTextView messages_json,
                                      TandemTextView variables_json, bool add_generation_prompt,
                                      int64_t now_unix_seconds, TandemTextBuffer* out,
-                                     TandemTextBuffer* error);
+                                     TandemTextIds* own, TandemTextBuffer* error);
+// From now on renderings tell control tokens that the template wrote from text of the request. Call
+// it before other threads have the templates.
+uint32_t tandem_text_template_guard(TemplateSet* templates, const TextTokenizer* tokenizer,
+                                    TandemTextBuffer* error);
+// The ids of a rendered chat or of its beginning; `own` as render gave it. After guard only text in
+// these ranges becomes control tokens; the tokenizer is then the same.
+uint32_t tandem_text_template_encode(const TemplateSet* templates, const TextTokenizer* tokenizer,
+                                     TandemTextView text, const uint32_t* own, size_t own_count,
+                                     TandemTextIds* out, TandemTextBuffer* error);
 
 void tandem_text_grammar_default_limits(TandemTextGrammarLimits* out);
 // For one tokenizer and a model with `vocab_size` tokens; both may be freed before it.

@@ -82,6 +82,16 @@ impl TandemTextView {
     }
 }
 
+impl TandemTextIds {
+    fn of(ids: Vec<u32>) -> Self {
+        let ids = Box::leak(ids.into_boxed_slice());
+        Self {
+            data: ids.as_mut_ptr(),
+            len: ids.len(),
+        }
+    }
+}
+
 impl TandemTextBuffer {
     fn from_string(text: String) -> Self {
         let bytes = Box::leak(text.into_bytes().into_boxed_slice());
@@ -174,11 +184,7 @@ pub unsafe extern "C" fn tandem_text_tokenizer_encode(
 ) -> u32 {
     guarded(error, || {
         let ids = (*tokenizer).encode(text.text("the text")?, add_special)?;
-        let ids = Box::leak(ids.into_boxed_slice());
-        out.write(TandemTextIds {
-            data: ids.as_mut_ptr(),
-            len: ids.len(),
-        });
+        out.write(TandemTextIds::of(ids));
         Ok(())
     })
 }
@@ -320,14 +326,53 @@ pub unsafe extern "C" fn tandem_text_template_render(
     add_generation_prompt: bool,
     now_unix_seconds: i64,
     out: *mut TandemTextBuffer,
+    own: *mut TandemTextIds,
     error: *mut TandemTextBuffer,
 ) -> u32 {
     guarded(error, || {
         let messages = messages_json.text("messages")?;
         let variables = variables_json.text("template variables")?;
         let now = (now_unix_seconds >= 0).then_some(now_unix_seconds);
-        let text = (*templates).render(messages, variables, add_generation_prompt, now)?;
-        out.write(TandemTextBuffer::from_string(text));
+        let chat = (*templates).render_chat(messages, variables, add_generation_prompt, now)?;
+        let ends = chat.own.iter().flat_map(|r| [r.start as u32, r.end as u32]);
+        own.write(TandemTextIds::of(ends.collect()));
+        out.write(TandemTextBuffer::from_string(chat.text));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `templates` must be live and not in use, `tokenizer` live, `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_template_guard(
+    templates: *mut TemplateSet,
+    tokenizer: *const TextTokenizer,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || (*templates).guard(&*tokenizer))
+}
+
+/// # Safety
+/// Handles must be live, `text` and `own` readable, `out` and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_template_encode(
+    templates: *const TemplateSet,
+    tokenizer: *const TextTokenizer,
+    text: TandemTextView,
+    own: *const u32,
+    own_count: usize,
+    out: *mut TandemTextIds,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        let text = text.text("the chat")?;
+        let ends: &[u32] = match own_count {
+            0 => &[],
+            count => std::slice::from_raw_parts(own, count),
+        };
+        let own = ends.chunks_exact(2).map(|r| r[0] as usize..r[1] as usize);
+        let ids = (*templates).encode(&*tokenizer, text, &own.collect::<Vec<_>>())?;
+        out.write(TandemTextIds::of(ids));
         Ok(())
     })
 }

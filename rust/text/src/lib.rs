@@ -3,6 +3,7 @@
 //! One crate, because two Rust static libraries in one program clash. Nothing here executes code
 //! found in a model folder: a chat template runs in a sandbox with bounded steps, memory and time.
 
+mod chat_text;
 mod error;
 mod families;
 mod ffi;
@@ -18,6 +19,7 @@ mod template;
 mod token_bytes;
 mod tokenizer;
 
+pub use chat_text::ChatText;
 pub use error::{Error, ErrorCode};
 pub use grammar::{GrammarCompiler, GrammarKind, GrammarLimits, GrammarMatcher};
 pub use template::{ChatTemplate, TemplateSet};

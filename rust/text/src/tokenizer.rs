@@ -1,8 +1,10 @@
 //! The tokenizer of a model folder: encoding, and a table of the bytes of each token id.
 
 use std::collections::{HashMap, HashSet};
+use std::ops::Range;
 use std::path::Path;
 
+use crate::chat_text::ControlTokens;
 use crate::error::{Error, Result};
 use crate::families::family_of;
 use crate::model::{Pipeline, Segmenter};
@@ -130,16 +132,57 @@ impl TextTokenizer {
             }
             rest = written.unwrap_or(text);
         }
-        let encoding = self
-            .pipeline
-            .encode_fast(rest, add_special)
-            .map_err(|e| Error::invalid(format!("the text could not be tokenized: {e}")))?;
-        ids.extend_from_slice(encoding.get_ids());
+        ids.extend(self.encode_rest(rest, add_special)?);
         if add_special {
             ids.extend_from_slice(&self.after);
             self.apply_explicit_bos_eos(&mut ids);
         }
         Ok(ids)
+    }
+
+    /// The control tokens of chats that `template` writes.
+    pub fn control_tokens(&self, template: &str) -> Result<ControlTokens> {
+        let is_special = |id| self.is_special(id);
+        ControlTokens::new(&self.pipeline, is_special, &self.before_text, template)
+    }
+
+    /// Encodes a rendered chat. `own`: what of its control tokens' text the template wrote; other
+    /// text never becomes a control token.
+    pub fn encode_chat(
+        &self,
+        controls: &ControlTokens,
+        text: &str,
+        own: &[Range<usize>],
+    ) -> Result<Vec<u32>> {
+        let length = self.before_text.len();
+        let written = length > 0 && text.starts_with(self.before_text.as_str());
+        let is_own = written && own.first().is_some_and(|r| r.start == 0 && r.end >= length);
+        let skipped = if is_own { length } else { 0 };
+        let moved = |at: usize| at.saturating_sub(skipped);
+        let own: Vec<Range<usize>> = own
+            .iter()
+            .map(|r| moved(r.start)..moved(r.end))
+            .filter(|r| !r.is_empty())
+            .collect();
+        let guarded = controls.encode(&self.pipeline, &text[skipped..], &own)?;
+        let mut ids = if is_own {
+            self.before.clone()
+        } else {
+            Vec::new()
+        };
+        match guarded {
+            Some(rest) => ids.extend(rest),
+            None => ids.extend(self.encode_rest(&text[skipped..], false)?),
+        }
+        Ok(ids)
+    }
+
+    fn encode_rest(&self, text: &str, add_special: bool) -> Result<Vec<u32>> {
+        let encoding = self
+            .pipeline
+            .encode_fast(text, add_special)
+            .map_err(|e| Error::invalid(format!("the text could not be tokenized: {e}")))?;
+        Ok(encoding.get_ids().to_vec())
     }
 
     /// `add_bos_token` and `add_eos_token` of tokenizer_config.json overrule the post-processor, as

@@ -138,6 +138,16 @@ fn conversations_have_the_ids_of_the_repositories() {
             let text = templates.render(&messages, "", true, None).unwrap();
             let found = load(&folder).encode(&text, false).unwrap();
             assert_eq!(found, ids(&chat["ids"]), "{} {text:?}", name(&folder));
+
+            // Also while clients' text is kept apart.
+            let mut guarded = TemplateSet::load(&folder).unwrap();
+            guarded.guard(&load(&folder)).unwrap();
+            let chat = guarded.render_chat(&messages, "", true, None).unwrap();
+            assert_eq!(chat.text, text);
+            let again = guarded
+                .encode(&load(&folder), &chat.text, &chat.own)
+                .unwrap();
+            assert_eq!(again, found, "{} {text:?} {:?}", name(&folder), chat.own);
         }
     }
     assert!(families >= 10, "{families}");

@@ -173,6 +173,25 @@ fn namespaces_macros_and_captures_work() {
 }
 
 #[test]
+fn messages_suit_the_template() {
+    let parts = r#"[{"role": "developer", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}]"#;
+    let text = r#"[{"role": "developer", "content": "a"}]"#;
+    let rendered = |source: &str, messages: &str| render_with(source, messages, "{}").unwrap();
+    let whole = "{% for m in messages %}{{ m.role }}: {{ m.content }}{% endfor %}";
+    assert_eq!(rendered(whole, parts), "system: a\nb");
+    assert_eq!(rendered(whole, text), "system: a");
+    let either = "{% for m in messages %}{% if m.content is string %}{{ m.content }}{% else %}\
+        {%- for part in m['content'] %}<{{ part.text }}>{% endfor %}{% endif %}{% endfor %}";
+    assert_eq!(rendered(either, parts), "<a><b>");
+    assert_eq!(rendered(either, text), "a");
+    let always = "{% for m in messages %}{% for part in m.content | list %}<{{ part['text'] }}>{% endfor %}{% endfor %}";
+    assert_eq!(rendered(always, parts), "<a><b>");
+    assert_eq!(rendered(always, text), "<a>");
+    let knows = "{% for m in messages %}{% if m.role == 'developer' %}D{% endif %}{% endfor %}";
+    assert_eq!(rendered(knows, text), "D");
+}
+
+#[test]
 fn generation_tags_are_transparent() {
     assert_eq!(render("a{%- generation -%} b {%- endgeneration %}c"), "abc");
 }

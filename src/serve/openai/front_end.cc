@@ -2,7 +2,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -10,6 +13,7 @@
 #include "base/utf8.h"
 #include "serve/generate_call.h"
 #include "serve/http/call_reply.h"
+#include "serve/openai/answer_parser.h"
 #include "serve/openai/errors.h"
 #include "serve/openai/ignored_fields.h"
 #include "serve/openai/request.h"
@@ -28,8 +32,11 @@ std::string IdOf(Endpoint endpoint, const HttpRequest& request) {
 // One call, and its response or its chunks.
 class ResponseSource final : public MessageSource {
  public:
-  ResponseSource(const Call& call, ResponseHeader header, std::unique_ptr<GenerateCall> generate)
+  ResponseSource(const Call& call, ResponseHeader header, const AnswerFormat& format,
+                 std::unique_ptr<GenerateCall> generate)
       : header_(std::move(header)),
+        format_(format),
+        tools_(call.tools.tools),
         logprobs_(call.logprobs),
         echo_(call.echo),
         include_usage_(call.include_usage),
@@ -57,6 +64,7 @@ class ResponseSource final : public MessageSource {
  private:
   // Of one answer of a stream.
   struct Shown {
+    std::optional<AnswerParser> parser = {};
     size_t num_characters = 0;
     bool has_role = false;
     bool has_prompt = false;
@@ -98,19 +106,36 @@ class ResponseSource final : public MessageSource {
       if (logprobs_) choice.pieces = event.pieces;
     }
     shown.num_characters += CountCharacters(choice.text);
-    if (!choice.text.empty() || !choice.pieces.empty()) {
+    const bool is_last = event.finish != TextFinish::kNone;
+    if (header_.endpoint == Endpoint::kChat) {
+      WriteParts(std::move(choice), is_last, shown, messages);
+    } else if (!choice.text.empty() || !choice.pieces.empty()) {
       messages.push_back(Chunk(choice, shown));
     }
-    if (event.finish == TextFinish::kNone) return;
+    if (!is_last) return;
     Choice last;
     last.index = event.choice;
     last.finish = event.finish;
+    last.has_calls = shown.parser && shown.parser->num_calls() > 0;
     messages.push_back(Chunk(last, shown));
   }
 
   Shown& ShownOf(int32_t choice) {
     shown_.resize(call_->answers().size());
     return shown_[static_cast<size_t>(choice)];
+  }
+
+  // A chunk for each piece of a part; log-probabilities come with the first.
+  void WriteParts(Choice choice, bool is_last, Shown& shown, std::vector<std::string>& messages) {
+    if (!shown.parser) shown.parser.emplace(format_, tools_);
+    std::vector<AnswerPart> parts = shown.parser->Push(choice.text);
+    if (is_last) std::ranges::move(shown.parser->Flush(), std::back_inserter(parts));
+    if (parts.empty() && !choice.pieces.empty()) parts.emplace_back();
+    for (AnswerPart& part : parts) {
+      choice.part = std::move(part);
+      messages.push_back(Chunk(choice, shown));
+      choice.pieces = {};
+    }
   }
 
   CallUsage Usage() const {
@@ -125,7 +150,7 @@ class ResponseSource final : public MessageSource {
     if (!call_->is_streamed()) {
       messages.push_back(FormatResponse(header_,
                                         BestChoices(call_->answers(), num_generated_, num_wanted_),
-                                        usage, logprobs_, echo_, codec));
+                                        usage, logprobs_, echo_, codec, format_, tools_));
       return;
     }
     if (include_usage_) {
@@ -147,6 +172,8 @@ class ResponseSource final : public MessageSource {
   }
 
   const ResponseHeader header_;
+  const AnswerFormat format_;
+  const CallableTools tools_;
   const bool logprobs_;
   const Echo echo_;
   const bool include_usage_;
@@ -158,9 +185,28 @@ class ResponseSource final : public MessageSource {
   std::vector<TextEvent> early_;  // of choices whose prompt has not come yet
 };
 
+// The format of the answers to a call, whose marks must be in their text.
+AnswerFormat FormatOf(Call& call, const TextCodec& codec, const AnswerFormatNames& names) {
+  if (call.endpoint != Endpoint::kChat) return {};
+  AnswerFormat format = FindAnswerFormat(names.tools, names.reasoning, codec.ChatSource());
+  if (call.tools.tools.names.empty()) format.tools = nullptr;
+  std::vector<std::string_view> marks;
+  if (format.tools != nullptr) marks.insert(marks.end(), {format.tools->begin, format.tools->end});
+  if (format.reasoning != nullptr) {
+    marks.insert(marks.end(), {format.reasoning->begin, format.reasoning->end});
+  }
+  const bool any_special = std::ranges::any_of(
+      marks, [&](std::string_view mark) { return codec.SpecialToken(mark).has_value(); });
+  for (TextRequest& prompt : call.prompts) {
+    if (any_special) prompt.skip_special_tokens = false;
+    if (!prompt.chat.add_generation_prompt) format.starts_in_reasoning = false;
+  }
+  return format;
+}
+
 std::unique_ptr<Reply> Generate(const ModelRegistry& models, IgnoredFields& ignored,
-                                Endpoint endpoint, const HttpRequest& request,
-                                const std::function<void()>& wake) {
+                                const AnswerFormatNames& formats, Endpoint endpoint,
+                                const HttpRequest& request, const std::function<void()>& wake) {
   Result<Call> call = ParseCall(endpoint, request.body);
   if (!call.ok()) return ErrorReply(call.status());
   for (TextRequest& prompt : call->prompts) prompt.cache_key = request.caller;
@@ -168,9 +214,11 @@ std::unique_ptr<Reply> Generate(const ModelRegistry& models, IgnoredFields& igno
   if (!model.ok()) return ErrorReply(model.status());
   const ReplyForm form = call->stream ? ReplyForm::kEvents : ReplyForm::kWhole;
   ResponseHeader header{endpoint, IdOf(endpoint, request), (*model)->name, UnixSeconds()};
+  const AnswerFormat format = FormatOf(*call, (*model)->service->codec(), formats);
   auto generate = std::make_unique<GenerateCall>(*std::move(model), std::move(call->prompts), wake);
   std::unique_ptr<Reply> reply = MakeCallReply(
-      std::make_unique<ResponseSource>(*call, std::move(header), std::move(generate)), form);
+      std::make_unique<ResponseSource>(*call, std::move(header), format, std::move(generate)),
+      form);
   if (call->ignored.empty()) return reply;
   return AddHeader(std::move(reply), std::string(IgnoredFields::kHeader),
                    ignored.Tell(call->ignored, request.id));
@@ -183,7 +231,8 @@ std::unique_ptr<Reply> DescribeModel(const ModelRegistry& models, const std::str
 
 }  // namespace
 
-FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit, std::string_view version) {
+FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit, std::string_view version,
+                      const AnswerFormatNames& formats) {
   FrontEnd front_end;
   front_end.name = "openai";
   front_end.body_limit = body_limit;
@@ -191,10 +240,10 @@ FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit, std::strin
     return FormatError(status, message);
   };
   const auto ignored = std::make_shared<IgnoredFields>();
-  const auto generate = [&models, ignored](Endpoint endpoint) -> RouteFunction {
-    return [&models, ignored, endpoint](const HttpRequest& request, const PathValues&,
-                                        const std::function<void()>& wake) {
-      return Generate(models, *ignored, endpoint, request, wake);
+  const auto generate = [&models, ignored, formats](Endpoint endpoint) -> RouteFunction {
+    return [&models, ignored, formats, endpoint](const HttpRequest& request, const PathValues&,
+                                                 const std::function<void()>& wake) {
+      return Generate(models, *ignored, formats, endpoint, request, wake);
     };
   };
   front_end.routes = {

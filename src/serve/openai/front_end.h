@@ -7,10 +7,12 @@
 
 #include "serve/http/router.h"
 #include "serve/model_registry.h"
+#include "serve/openai/answer_format.h"
 
 namespace tandem::serve::openai {
 
 // `models` outlives the router. `version`: of the program.
-FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit, std::string_view version);
+FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit, std::string_view version,
+                      const AnswerFormatNames& formats = {});
 
 }  // namespace tandem::serve::openai

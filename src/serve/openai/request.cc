@@ -9,24 +9,30 @@
 #include "serve/openai/answer_fields.h"
 #include "serve/openai/constraint_fields.h"
 #include "serve/openai/generation_fields.h"
+#include "serve/openai/messages.h"
 #include "serve/openai/other_fields.h"
 #include "serve/openai/prompts.h"
 
 namespace tandem::serve::openai {
 namespace {
 
-constexpr size_t kMaxMessages = 4096;
+// What ReadChat and ReadTools read, so that they are no unknown members.
+constexpr std::string_view kChatFields[] = {"messages",
+                                            "tools",
+                                            "tool_choice",
+                                            "parallel_tool_calls",
+                                            "chat_template_kwargs",
+                                            "add_generation_prompt",
+                                            "continue_final_message"};
 constexpr int64_t kDefaultMaxTokens = 16;  // of /v1/completions
 constexpr size_t kMaxIgnored = 16;         // names of unknown members that are told
 
 void RefuseUnsupported(FieldReader& fields) {
-  for (const std::string_view name : {"tools", "functions"}) {
-    const Json* tools = fields.Get(name);
-    if (tools == nullptr) continue;
-    if (tools->AsArray() == nullptr) {
-      fields.Fail(name, fmt::format("must be an array, not {}", tools->KindName()));
-    } else if (!tools->AsArray()->empty()) {
-      fields.Fail(name, "tools are not supported by this server");
+  if (const Json* functions = fields.Get("functions")) {
+    if (functions->AsArray() == nullptr) {
+      fields.Fail("functions", fmt::format("must be an array, not {}", functions->KindName()));
+    } else if (!functions->AsArray()->empty()) {
+      fields.Fail("functions", "is not supported by this server; send them as tools");
     }
   }
 }
@@ -62,67 +68,6 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   return text;
 }
 
-// A message's content as one string; parts of text are joined by line ends.
-Result<std::string> ReadContent(const Json* content, const std::string& where) {
-  if (content == nullptr || content->is_null()) return std::string();
-  if (content->AsString() != nullptr) return *content->AsString();
-  if (content->AsArray() == nullptr) {
-    return FieldError(
-        where, fmt::format("must be a string or an array of parts, not {}", content->KindName()));
-  }
-  std::string text;
-  for (const Json& part : *content->AsArray()) {
-    const Json* type = part.Find("type");
-    const Json* value = part.Find("text");
-    if (type == nullptr || type->AsString() == nullptr || *type->AsString() != "text" ||
-        value == nullptr || value->AsString() == nullptr) {
-      return FieldError(where, "only parts of type \"text\" are supported by this server");
-    }
-    if (!text.empty()) text += '\n';
-    text += *value->AsString();
-  }
-  return text;
-}
-
-// The messages as the chat template wants them: {role, content} with content a string.
-Result<std::string> ReadMessages(const Json& body) {
-  const Json* messages = body.Find("messages");
-  if (messages == nullptr || messages->is_null()) return FieldError("messages", "is required");
-  const Json::Array* list = messages->AsArray();
-  if (list == nullptr) {
-    return FieldError("messages", fmt::format("must be an array, not {}", messages->KindName()));
-  }
-  if (list->empty()) return FieldError("messages", "must not be empty");
-  if (list->size() > kMaxMessages) return FieldError("messages", "has too many messages");
-  std::string out;
-  JsonWriter writer(out);
-  writer.BeginArray();
-  for (size_t i = 0; i < list->size(); ++i) {
-    const Json& message = (*list)[i];
-    const std::string where = fmt::format("messages[{}]", i);
-    if (message.AsObject() == nullptr) {
-      return FieldError(where, fmt::format("must be an object, not {}", message.KindName()));
-    }
-    const Json* role = message.Find("role");
-    if (role == nullptr || role->AsString() == nullptr) {
-      return FieldError(where + ".role", "must be a string");
-    }
-    const std::string& name = *role->AsString();
-    if (name != "system" && name != "developer" && name != "user" && name != "assistant" &&
-        name != "tool") {
-      return FieldError(where + ".role", "must be one of system, developer, user, assistant, tool");
-    }
-    TANDEM_ASSIGN_OR_RETURN(const std::string content,
-                            ReadContent(message.Find("content"), where + ".content"));
-    writer.BeginObject();
-    // Templates know the older name.
-    writer.Key("role").String(name == "developer" ? "system" : name);
-    writer.Key("content").String(content).EndObject();
-  }
-  writer.EndArray();
-  return out;
-}
-
 }  // namespace
 
 Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
@@ -138,8 +83,9 @@ Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
   const int64_t num_choices = options.num_choices;
   const std::string choices_name(options.names.num_choices);
   if (endpoint == Endpoint::kChat) {
-    fields.Get("messages");
-    TANDEM_ASSIGN_OR_RETURN(options.messages, ReadMessages(body));
+    for (const std::string_view name : kChatFields) fields.Get(name);
+    TANDEM_RETURN_IF_ERROR(ReadChat(body, options));
+    TANDEM_ASSIGN_OR_RETURN(call.tools, ReadTools(body));
     call.prompts.push_back(std::move(options));
   } else {
     options.continues_prompt = true;

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "serve/openai/tools.h"
 #include "serve/text_request.h"
 
 namespace tandem::serve::openai {
@@ -29,6 +30,7 @@ struct Call {
   bool include_usage = false;     // a last chunk with the usage figures
   bool continuous_usage = false;  // and in every chunk
   bool logprobs = false;
+  ToolRequest tools;  // of a chat
   Echo echo;
   int64_t num_generated = 1;         // choices of each prompt
   int64_t num_choices = 1;           // of them, the best, that the client gets

@@ -9,6 +9,7 @@
 #include <limits>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "base/utf8.h"
 #include "serve/json.h"
@@ -127,9 +128,14 @@ void WritePromptLogprobs(const PromptText& prompt, int64_t most, const TextCodec
   writer.EndArray();
 }
 
-void WriteFinish(TextFinish finish, JsonWriter& writer) {
+void WriteFinish(TextFinish finish, bool has_calls, JsonWriter& writer) {
   writer.Key("finish_reason");
-  finish == TextFinish::kNone ? writer.Null() : writer.String(TextFinishName(finish));
+  if (finish == TextFinish::kNone) {
+    writer.Null();
+  } else {
+    const bool calls = has_calls && finish == TextFinish::kStop;
+    writer.String(calls ? "tool_calls" : TextFinishName(finish));
+  }
 }
 
 void WriteUsage(const CallUsage& usage, JsonWriter& writer) {
@@ -161,6 +167,69 @@ void WriteModel(const Model& model, JsonWriter& writer) {
   writer.Key("max_model_len").Int(model.service->engine_limits().max_seq_len).EndObject();
 }
 
+// Unique: the response's id is random.
+std::string CallId(const ResponseHeader& header, int64_t choice, int32_t call) {
+  const size_t dash = header.id.find('-');
+  return fmt::format("call_{}_{}_{}", header.id.substr(dash + 1), choice, call);
+}
+
+// A piece of a streamed answer, as members of a delta.
+void WritePart(const ResponseHeader& header, int64_t choice, const AnswerPart& part,
+               JsonWriter& writer) {
+  if (part.kind == PartKind::kContent) {
+    writer.Key("content").String(part.text);
+    return;
+  }
+  if (part.kind == PartKind::kReasoning) {
+    writer.Key("reasoning_content").String(part.text);
+    return;
+  }
+  const bool begins = part.kind == PartKind::kCall;
+  writer.Key("tool_calls").BeginArray().BeginObject().Key("index").Int(part.call);
+  if (begins) {
+    writer.Key("id").String(CallId(header, choice, part.call)).Key("type").String("function");
+  }
+  writer.Key("function").BeginObject();
+  if (begins) writer.Key("name").String(part.text);
+  writer.Key("arguments").String(begins ? "" : part.text);
+  writer.EndObject().EndObject().EndArray();
+}
+
+// The message of a whole answer. True when it calls tools.
+bool WriteMessage(const ResponseHeader& header, int64_t choice, const std::string& text,
+                  AnswerParser parser, JsonWriter& writer) {
+  std::string content;
+  std::string reasoning;
+  std::vector<AnswerPart> calls;
+  std::vector<AnswerPart> parts = parser.Push(text);
+  for (AnswerPart& part : parser.Flush()) parts.push_back(std::move(part));
+  for (AnswerPart& part : parts) {
+    if (part.kind == PartKind::kContent) {
+      content += part.text;
+    } else if (part.kind == PartKind::kReasoning) {
+      reasoning += part.text;
+    } else {
+      calls.push_back(std::move(part));
+    }
+  }
+  writer.Key("message").BeginObject().Key("role").String("assistant").Key("content");
+  content.empty() && !calls.empty() ? writer.Null() : writer.String(content);
+  if (!reasoning.empty()) writer.Key("reasoning_content").String(reasoning);
+  if (!calls.empty()) {
+    writer.Key("tool_calls").BeginArray();
+    // A name, then its arguments.
+    for (size_t i = 0; i + 1 < calls.size(); i += 2) {
+      writer.BeginObject().Key("id").String(CallId(header, choice, calls[i].call));
+      writer.Key("type").String("function").Key("function").BeginObject();
+      writer.Key("name").String(calls[i].text).Key("arguments").String(calls[i + 1].text);
+      writer.EndObject().EndObject();
+    }
+    writer.EndArray();
+  }
+  writer.EndObject();
+  return !calls.empty();
+}
+
 void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
                       const ChunkOptions& options, const TextCodec& codec, JsonWriter& writer) {
   writer.BeginObject().Key("index").Int(choice.index);
@@ -168,7 +237,9 @@ void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
     writer.Key("delta").BeginObject();
     if (options.is_first) writer.Key("role").String("assistant");
     // The last chunk of an answer holds only the finish reason.
-    if (choice.finish == TextFinish::kNone) writer.Key("content").String(choice.text);
+    if (choice.finish == TextFinish::kNone && choice.part) {
+      WritePart(header, choice.index, *choice.part, writer);
+    }
     writer.EndObject();
   } else {
     writer.Key("text").String(choice.text);
@@ -181,7 +252,7 @@ void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
   } else {
     WriteCompletionLogprobs({run}, codec, writer);
   }
-  WriteFinish(choice.finish, writer);
+  WriteFinish(choice.finish, choice.has_calls, writer);
   writer.EndObject();
 }
 
@@ -243,7 +314,8 @@ std::vector<const TextChoice*> BestChoices(const std::vector<TextChoice>& answer
 
 std::string FormatResponse(const ResponseHeader& header,
                            const std::vector<const TextChoice*>& answers, const CallUsage& usage,
-                           bool logprobs, const Echo& echo, const TextCodec& codec) {
+                           bool logprobs, const Echo& echo, const TextCodec& codec,
+                           const AnswerFormat& format, const CallableTools& tools) {
   const bool is_chat = header.endpoint == Endpoint::kChat;
   std::string out;
   JsonWriter writer(out);
@@ -253,9 +325,10 @@ std::string FormatResponse(const ResponseHeader& header,
   for (size_t i = 0; i < answers.size(); ++i) {
     const TextChoice& answer = *answers[i];
     writer.BeginObject().Key("index").Int(static_cast<int64_t>(i));
+    bool has_calls = false;
     if (is_chat) {
-      writer.Key("message").BeginObject().Key("role").String("assistant");
-      writer.Key("content").String(answer.text).EndObject();
+      has_calls = WriteMessage(header, static_cast<int64_t>(i), answer.text,
+                               AnswerParser(format, tools), writer);
       if (logprobs) WriteChatLogprobs(answer.pieces, codec, writer);
     } else {
       WriteCompletionText(answer, logprobs, echo, codec, writer);
@@ -264,7 +337,7 @@ std::string FormatResponse(const ResponseHeader& header,
     if (!is_chat && echo.num_prompt_logprobs >= 0) {
       WritePromptLogprobs(*answer.prompt, echo.num_prompt_logprobs, codec, writer);
     }
-    WriteFinish(answer.finish, writer);
+    WriteFinish(answer.finish, has_calls, writer);
     writer.EndObject();
   }
   writer.EndArray();

@@ -2,12 +2,14 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "serve/generate_call.h"
 #include "serve/model_registry.h"
+#include "serve/openai/answer_parser.h"
 #include "serve/openai/request.h"
 #include "serve/text_codec.h"
 #include "serve/text_request.h"
@@ -27,7 +29,9 @@ struct Choice {
   int64_t index = 0;
   std::string text;
   std::span<const TokenPiece> pieces;  // for log-probabilities
-  size_t text_offset = 0;  // of the first piece, in characters of the answer's whole text
+  size_t text_offset = 0;          // of the first piece, in characters of the answer's whole text
+  std::optional<AnswerPart> part;  // of a chat, instead of `text`
+  bool has_calls = false;          // with `finish`: the answer calls tools
   TextFinish finish = TextFinish::kNone;
 };
 
@@ -42,7 +46,8 @@ std::vector<const TextChoice*> BestChoices(const std::vector<TextChoice>& answer
 
 std::string FormatResponse(const ResponseHeader& header,
                            const std::vector<const TextChoice*>& answers, const CallUsage& usage,
-                           bool logprobs, const Echo& echo, const TextCodec& codec);
+                           bool logprobs, const Echo& echo, const TextCodec& codec,
+                           const AnswerFormat& format, const CallableTools& tools);
 
 // A stream chunk: text of one choice, or its end, or (without a choice) the usage figures.
 struct ChunkOptions {

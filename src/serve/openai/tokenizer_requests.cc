@@ -29,8 +29,8 @@ std::string TextOf(std::span<const int32_t> tokens, const TextCodec& codec) {
 }
 
 Result<std::vector<int32_t>> TokensOf(const TextRequest& text, const TextCodec& codec,
-                                      const EngineLimits& engine) {
-  if (text.messages) return PromptTokens(text, codec, engine);
+                                      const RequestLimits& limits, const EngineLimits& engine) {
+  if (text.messages) return PromptTokens(text, codec, limits, engine);
   if (text.text->empty() && !text.add_special_tokens) return std::vector<int32_t>();
   // However long: whoever counts tokens wants to know by how many a text is too long.
   Result<std::vector<int32_t>> tokens = codec.Encode(*text.text, text.add_special_tokens);
@@ -51,9 +51,6 @@ Result<TokenizeCall> ParseTokenize(std::string_view body) {
   const bool is_chat = fields.Get("messages") != nullptr;
   const bool adds = fields.Boolean("add_special_tokens").value_or(!is_chat);
   const std::optional<std::string> prompt = fields.String("prompt");
-  if (fields.Boolean("add_generation_prompt") == false) {
-    fields.Fail("add_generation_prompt", "false is not supported by this server");
-  }
   TANDEM_RETURN_IF_ERROR(fields.status());
   if (is_chat && prompt) return FieldError("prompt", "cannot stand beside messages");
   if (is_chat) {
@@ -68,8 +65,9 @@ Result<TokenizeCall> ParseTokenize(std::string_view body) {
 }
 
 Result<std::string> Tokenize(const TokenizeCall& call, const TextCodec& codec,
-                             const EngineLimits& engine) {
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens, TokensOf(call.text, codec, engine));
+                             const RequestLimits& limits, const EngineLimits& engine) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<int32_t> tokens,
+                          TokensOf(call.text, codec, limits, engine));
   std::string out;
   JsonWriter writer(out);
   writer.BeginObject().Key("count").Int(static_cast<int64_t>(tokens.size()));
@@ -123,7 +121,7 @@ std::string DescribeTokenizer(const TextCodec& codec, const EngineLimits& engine
   writer.Key("vocab_size").Int(codec.vocab_size());
   writer.Key("model_max_length").Int(engine.max_seq_len);
   writer.Key("chat_template");
-  const std::string_view chat_template = codec.chat_template();
+  const std::string_view chat_template = codec.ChatSource();
   chat_template.empty() ? writer.Null() : writer.String(chat_template);
   writer.EndObject();
   return out;

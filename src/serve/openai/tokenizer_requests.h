@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "serve/engine_client.h"
+#include "serve/request_builder.h"
 #include "serve/text_codec.h"
 #include "serve/text_request.h"
 
@@ -22,7 +23,7 @@ struct TokenizeCall {
 Result<TokenizeCall> ParseTokenize(std::string_view body);
 // {"count", "max_model_len", "tokens", "token_strs"}. May take long for a long text.
 Result<std::string> Tokenize(const TokenizeCall& call, const TextCodec& codec,
-                             const EngineLimits& engine);
+                             const RequestLimits& limits, const EngineLimits& engine);
 
 struct DetokenizeCall {
   std::string model;

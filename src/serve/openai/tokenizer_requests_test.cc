@@ -13,7 +13,7 @@ constexpr EngineLimits kLimits{.max_seq_len = 16, .max_input_len = 16};
 std::string TokenizeOf(std::string_view body) {
   const Result<TokenizeCall> call = ParseTokenize(body);
   if (!call.ok()) return call.status().message();
-  const Result<std::string> answer = Tokenize(*call, ByteCodec(), kLimits);
+  const Result<std::string> answer = Tokenize(*call, ByteCodec(), RequestLimits(), kLimits);
   return answer.ok() ? *answer : answer.status().message();
 }
 
@@ -71,7 +71,7 @@ TEST(TokenizerRequestsTest, TokensBecomeTextWithTheNamesOfSpecialTokens) {
 TEST(TokenizerRequestsTest, TheTokenizerIsDescribedByItsConfigsNames) {
   EXPECT_EQ(DescribeTokenizer(ByteCodec(), kLimits),
             R"({"bos_token":"<s>","eos_token":"</s>","pad_token":"<pad>","vocab_size":259,)"
-            R"("model_max_length":16,"chat_template":"{{ messages }}"})");
+            R"("model_max_length":16,"chat_template":"<tool_call> </think>"})");
 }
 
 }  // namespace

@@ -104,7 +104,7 @@ RouteFunction OnWorker(const ModelRegistry& models, std::shared_ptr<Worker> work
 std::vector<Route> TokenizerRoutes(const ModelRegistry& models) {
   const auto worker = std::make_shared<Worker>(kMaxWaiting);
   const auto tokenize = [](const TokenizeCall& call, const GenerateService& service) {
-    return Tokenize(call, service.codec(), service.engine_limits());
+    return Tokenize(call, service.codec(), service.request_limits(), service.engine_limits());
   };
   const auto detokenize = [](const DetokenizeCall& call, const GenerateService& service) {
     return Detokenize(call, service.codec());

@@ -151,7 +151,8 @@ struct Server::Impl {
     router.Add(kserve::MakeFrontEnd(models, options.kserve_body_bytes));
     router.Add(MakeHealthFrontEnd(models));
     router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
-    router.Add(openai::MakeFrontEnd(engines, options.openai_body_bytes, options.version));
+    router.Add(openai::MakeFrontEnd(engines, options.openai_body_bytes, options.version,
+                                    options.answer_formats));
     metrics_router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
   }
 

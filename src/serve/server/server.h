@@ -31,6 +31,7 @@
 #include "serve/kserve/repository.h"
 #include "serve/metrics.h"
 #include "serve/model_registry.h"
+#include "serve/openai/answer_format.h"
 
 namespace tandem::serve {
 
@@ -44,6 +45,7 @@ struct ServerOptions {
   // Host names under which clients may address the server, in addition to localhost; "*": any. When
   // empty, only a server without keys on a loopback address checks them.
   std::vector<std::string> allowed_hosts;
+  openai::AnswerFormatNames answer_formats;
   // The GPUs' figures for /metrics, called once for each answer on the thread that gives it. May be
   // empty: there are none.
   std::function<std::vector<GpuUsage>()> read_gpus;

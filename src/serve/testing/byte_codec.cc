@@ -65,6 +65,16 @@ class OneText final : public TokenConstraint {
   std::vector<int32_t> end_ids_;
   size_t committed_ = 0;
 };
+// Parts of text are joined by line ends.
+std::string ContentOf(const Json& message) {
+  const Json& content = *message.Find("content");
+  if (content.AsArray() == nullptr) return *content.AsString();
+  std::string text;
+  for (const Json& part : *content.AsArray()) {
+    text += (text.empty() ? "" : "\n") + *part.Find("text")->AsString();
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -95,13 +105,20 @@ std::string ByteCodec::TokenBytes(int32_t token) const {
   return token < 3 ? "" : std::string(1, static_cast<char>(token - 3));
 }
 
-Result<std::string> ByteCodec::RenderChat(std::string_view messages) const {
+Result<ChatText> ByteCodec::RenderChat(std::string_view messages,
+                                       const ChatTemplate::RenderOptions& options) const {
   TANDEM_ASSIGN_OR_RETURN(const Json list, ParseJson(messages));
   std::string text;
   for (const Json& message : *list.AsArray()) {
-    text += *message.Find("role")->AsString() + ": " + *message.Find("content")->AsString() + "\n";
+    text += *message.Find("role")->AsString() + ": " + ContentOf(message) + "\n";
   }
-  return text + "assistant: ";
+  if (options.add_generation_prompt) text += "assistant: ";
+  return ChatText{std::move(text), {}};
+}
+
+Result<std::vector<int32_t>> ByteCodec::EncodeChat(std::string_view beginning,
+                                                   const ChatText&) const {
+  return Encode(beginning, /*add_special_tokens=*/false);
 }
 
 Result<std::shared_ptr<const TokenConstraint>> ByteCodec::BanWords(

@@ -34,8 +34,11 @@ class ByteCodec : public TextCodec {
   std::optional<int32_t> bos_id() const override { return kBegin; }
   std::optional<int32_t> pad_id() const override { return 0; }
   // "user: hello\nassistant: "
-  Result<std::string> RenderChat(std::string_view messages) const override;
-  std::string_view chat_template() const override { return "{{ messages }}"; }
+  Result<ChatText> RenderChat(std::string_view messages,
+                              const ChatTemplate::RenderOptions& options) const override;
+  Result<std::vector<int32_t>> EncodeChat(std::string_view beginning,
+                                          const ChatText& chat) const override;
+  std::string_view ChatSource() const override { return chat_source; }
   bool ChatHasStopped() const override { return chat_has_stopped; }
   // Bans the words' last bytes: enough to check that a constraint reaches the engine.
   Result<std::shared_ptr<const TokenConstraint>> BanWords(
@@ -46,6 +49,8 @@ class ByteCodec : public TextCodec {
       const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const override;
 
   std::atomic<bool> chat_has_stopped{false};
+  // Shows how answers mark calls and reasoning; RenderChat renders its own format.
+  std::string chat_source = "<tool_call> </think>";
 };
 
 }  // namespace tandem::serve

@@ -55,6 +55,12 @@ Script DefaultScript(const std::string& prompt) {
                 .WithReason(Reason::kQueueWait)};
   }
   if (Has(prompt, "tandem")) return {"One behind the other.", {}};
+  if (Has(prompt, "call a tool")) {
+    return {
+        "Let me see.\n<tool_call>{\"name\": \"add\", \"arguments\": {\"x\": [1, 2.5]}}</tool_call>",
+        {}};
+  }
+  if (Has(prompt, "think first")) return {"<think>\nHm, yes?\n</think>\n\nYes.", {}};
   if (Has(prompt, "emoji")) return {"h\xC3\xA9llo \xF0\x9F\x99\x82!", {}};
   if (Has(prompt, "empty")) return {"", {}};
   if (Has(prompt, "endless")) {

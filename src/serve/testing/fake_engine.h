@@ -39,8 +39,9 @@ struct FakeEngineOptions {
 };
 
 // "tandem" → "One behind the other.", "emoji" → "h\xC3\xA9llo \xF0\x9F\x99\x82!", "endless",
-// "empty", "fail now", "fail later", "wait too long"; anything else: "\nMachine learning is a
-// subset of artificial intelligence."
+// "empty", "fail now", "fail later", "wait too long", "call a tool" (text and a call), "think
+// first" (reasoning and text); anything else: "\nMachine learning is a subset of artificial
+// intelligence."
 Script DefaultScript(const std::string& prompt);
 
 class FakeEngine final : public EngineClient {

@@ -3,10 +3,12 @@
 
 mod environment;
 mod filters;
+mod own_text;
 mod python;
 mod room;
 
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -15,10 +17,14 @@ use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
 
 use self::environment::{environment, strftime, without_generation_tags};
+pub use self::own_text::occurrences;
+use self::own_text::{mark_source, marked, own_ranges};
+use crate::chat_text::{ChatText, ControlTokens};
 use crate::error::{Error, ErrorCode, Result};
 use crate::families::family_of;
 use crate::model_folder::{read_optional, ModelFolder, SPECIAL_TOKEN_KEYS};
 use crate::sandbox::{self, Allowance, Strays};
+use crate::tokenizer::TextTokenizer;
 
 /// The largest template in use is about 30 KB.
 const MAX_TEMPLATE_BYTES: usize = 256 << 10;
@@ -28,6 +34,8 @@ const MAX_INPUT_BYTES: usize = 64 << 20;
 const MAX_GATHERED_BYTES: usize = 16_000_000_000;
 /// The name of every template inside its own environment; messages contain it.
 const NAME: &str = "chat_template";
+/// The template with stand-ins for the characters of control tokens (`own_text`).
+const TWIN: &str = "chat_template_twin";
 
 /// One compiled template. Immutable; shared by threads.
 pub struct ChatTemplate {
@@ -36,6 +44,18 @@ pub struct ChatTemplate {
     source: String,
     tokens: serde_json::Map<String, serde_json::Value>,
     strays: Arc<Strays>,
+    has_twin: bool,
+    /// Whether it goes through the parts of a message's content.
+    reads_parts: bool,
+}
+
+/// The variables of a rendering.
+struct Context {
+    /// With the special tokens as they are, and with stand-ins for a twin.
+    variables: Value,
+    twins: Option<Value>,
+    /// In the lists that came with the request.
+    items: usize,
 }
 
 impl ChatTemplate {
@@ -63,7 +83,22 @@ impl ChatTemplate {
             source: source.to_owned(),
             tokens: special_tokens,
             strays,
+            has_twin: false,
+            reads_parts: reads_parts(source),
         })
+    }
+
+    /// From now on renderings tell the template's own control tokens from other text.
+    fn make_twin(&mut self, spellings: &[String]) -> Result<()> {
+        let twin = mark_source(&without_generation_tags(&self.source), spellings);
+        let mut env = self.env.clone();
+        self.env = sandbox::run(allowance(twin.len()), &self.strays, move || {
+            env.add_template_owned(TWIN, twin)
+                .map_err(|e| Error::invalid(e.to_string()))?;
+            Ok(env)
+        })?;
+        self.has_twin = true;
+        Ok(())
     }
 
     pub fn source(&self) -> &str {
@@ -71,21 +106,24 @@ impl ChatTemplate {
     }
 
     /// `messages`: a JSON array. `extra`: a JSON object with further variables (tools, documents,
-    /// variables from the client). `now`: Unix seconds for strftime_now, else the clock.
-    pub fn render(
+    /// variables from the client). `now`: Unix seconds for strftime_now, else the clock. The ranges
+    /// are None without a twin, and if the twin's text differs from the template's by more than
+    /// stand-ins.
+    fn render(
         &self,
         messages: &str,
         extra: &str,
         add_generation_prompt: bool,
         now: Option<i64>,
-    ) -> Result<String> {
+    ) -> Result<(String, Option<Vec<Range<usize>>>)> {
         let input_bytes = messages.len() + extra.len();
         if input_bytes > MAX_INPUT_BYTES {
             return Err(Error::invalid(format!(
                 "messages have {input_bytes} bytes; at most {MAX_INPUT_BYTES} are rendered"
             )));
         }
-        let (context, items) = self.context(messages, extra, add_generation_prompt)?;
+        let context = self.context(messages, extra, add_generation_prompt)?;
+        let items = context.items;
         let gathered_bytes = items.saturating_mul(input_bytes);
         if gathered_bytes > MAX_GATHERED_BYTES {
             return Err(Error::new(
@@ -103,12 +141,37 @@ impl ChatTemplate {
         let mut allowance = allowance(input_bytes);
         allowance.time += Duration::from_nanos(gathered_bytes as u64 / COPIED_PER_NANOSECOND);
         sandbox::run(allowance, &self.strays, move || {
-            let mut text = Text::default();
-            env.get_template(NAME)
-                .and_then(|template| template.render_captured_to(context, &mut text).map(|_| ()))
-                .map_err(render_error)?;
-            String::from_utf8(text.0).map_err(|e| Error::new(ErrorCode::Internal, e.to_string()))
+            let text = text_of(&env, NAME, context.variables)?;
+            let Some(twins) = context.twins else {
+                return Ok((text, None));
+            };
+            // What goes wrong in the twin alone is no fault of the request.
+            let twin = text_of(&env, TWIN, twins);
+            let own = twin.ok().and_then(|twin| own_ranges(&text, &twin));
+            Ok((text, own))
         })
+    }
+
+    /// Writes a message in the words that the template knows.
+    fn suit(&self, message: &mut serde_json::Value) {
+        if let Some(role) = message.get_mut("role") {
+            if role == "developer" && !self.source.contains("developer") {
+                *role = "system".into();
+            }
+        }
+        let Some(content) = message.get_mut("content") else {
+            return;
+        };
+        let text_of = |part: &serde_json::Value| part.get("text")?.as_str().map(str::to_owned);
+        if let (false, Some(parts)) = (self.reads_parts, content.as_array()) {
+            let texts: Option<Vec<String>> = parts.iter().map(text_of).collect();
+            if let Some(texts) = texts {
+                *content = texts.join("\n").into();
+            }
+        } else if self.reads_parts && content.is_string() && !self.source.contains("is string") {
+            let text = content.take();
+            *content = serde_json::json!([{"type": "text", "text": text}]);
+        }
     }
 
     /// Renderings whose thread remains after it went over its limits.
@@ -116,17 +179,14 @@ impl ChatTemplate {
         self.strays.count()
     }
 
-    /// The template's variables, and the number of items in the lists that came with the request.
-    fn context(
-        &self,
-        messages: &str,
-        extra: &str,
-        add_generation_prompt: bool,
-    ) -> Result<(Value, usize)> {
-        let messages: serde_json::Value =
+    fn context(&self, messages: &str, extra: &str, add_generation_prompt: bool) -> Result<Context> {
+        let mut messages: serde_json::Value =
             serde_json::from_str(messages).map_err(|e| Error::invalid(format!("messages: {e}")))?;
-        if !messages.is_array() {
+        let Some(list) = messages.as_array_mut() else {
             return Err(Error::invalid("messages must be a JSON array"));
+        };
+        for message in list {
+            self.suit(message);
         }
         let extra: serde_json::Value =
             serde_json::from_str(if extra.is_empty() { "{}" } else { extra })
@@ -154,13 +214,72 @@ impl ChatTemplate {
             "add_generation_prompt".to_owned(),
             add_generation_prompt.into(),
         );
-        Ok((Value::from_serialize(root), items))
+        let mut variables: Vec<(String, Value)> = root
+            .into_iter()
+            .map(|(key, value)| (key, Value::from_serialize(value)))
+            .collect();
+        let named = |variables: &[(String, Value)]| Value::from_iter(variables.iter().cloned());
+        let own = named(&variables);
+        for (key, value) in &mut variables {
+            if let Some(token) = self.tokens.get(key).and_then(|token| token.as_str()) {
+                *value = Value::from(marked(token));
+            }
+        }
+        let twins = self.has_twin.then(|| named(&variables));
+        Ok(Context {
+            variables: own,
+            twins,
+            items,
+        })
+    }
+}
+
+/// Whether a loop of the template goes through a message's content. Loops over all texts of a
+/// content, its characters, are in no template.
+fn reads_parts(source: &str) -> bool {
+    source.split("{%").skip(1).any(|tag| {
+        let tag = tag.split("%}").next().unwrap_or_default();
+        let tag = tag.trim_matches(|c: char| c.is_whitespace() || c == '-' || c == '+');
+        let items = tag
+            .strip_prefix("for ")
+            .and_then(|rest| rest.split_once(" in "));
+        items.is_some_and(|(_, items)| {
+            let name = items.split(['|', ' ']).next().unwrap_or_default();
+            let name = name.trim_end_matches(['\'', '"', ']']);
+            name.ends_with("content")
+        })
+    })
+}
+
+fn text_of(env: &Environment, name: &str, variables: Value) -> Result<String> {
+    let mut text = Text::default();
+    env.get_template(name)
+        .and_then(|template| {
+            template
+                .render_captured_to(variables, &mut text)
+                .map(|_| ())
+        })
+        .map_err(render_error)?;
+    String::from_utf8(text.0).map_err(|e| Error::new(ErrorCode::Internal, e.to_string()))
+}
+
+/// Whether no text in a request can have become part of a control token.
+fn is_harmless(controls: &ControlTokens, value: &serde_json::Value) -> bool {
+    match value {
+        serde_json::Value::String(text) => controls.is_harmless(text),
+        serde_json::Value::Array(items) => items.iter().all(|item| is_harmless(controls, item)),
+        serde_json::Value::Object(fields) => fields.iter().all(|(key, value)| {
+            let is_role = key == "role";
+            is_role || (controls.is_harmless(key) && is_harmless(controls, value))
+        }),
+        _ => true,
     }
 }
 
 /// The templates of a model: one, or several by name ("default", "tool_use", "rag").
 pub struct TemplateSet {
     templates: Vec<(String, ChatTemplate)>,
+    controls: Option<ControlTokens>,
 }
 
 impl TemplateSet {
@@ -170,6 +289,7 @@ impl TemplateSet {
         let template = ChatTemplate::compile(source, tokens)?;
         Ok(Self {
             templates: vec![("default".to_owned(), template)],
+            controls: None,
         })
     }
 
@@ -206,7 +326,21 @@ impl TemplateSet {
                 Ok((name, template))
             })
             .collect::<Result<_>>()?;
-        Ok(Self { templates })
+        Ok(Self {
+            templates,
+            controls: None,
+        })
+    }
+
+    /// From now on `render` and `encode` keep clients' text from becoming control tokens.
+    pub fn guard(&mut self, tokenizer: &TextTokenizer) -> Result<()> {
+        let sources: Vec<&str> = self.templates.iter().map(|(_, t)| t.source()).collect();
+        let controls = tokenizer.control_tokens(&sources.join("\n"))?;
+        for (_, template) in &mut self.templates {
+            template.make_twin(controls.spellings())?;
+        }
+        self.controls = Some(controls);
+        Ok(())
     }
 
     /// "tool_use" if there are tools and the model has such a template, else "default".
@@ -228,8 +362,52 @@ impl TemplateSet {
         add_generation_prompt: bool,
         now: Option<i64>,
     ) -> Result<String> {
-        self.choose(extra)
-            .render(messages, extra, add_generation_prompt, now)
+        self.render_chat(messages, extra, add_generation_prompt, now)
+            .map(|chat| chat.text)
+    }
+
+    pub fn render_chat(
+        &self,
+        messages: &str,
+        extra: &str,
+        add_generation_prompt: bool,
+        now: Option<i64>,
+    ) -> Result<ChatText> {
+        let (text, own) = self
+            .choose(extra)
+            .render(messages, extra, add_generation_prompt, now)?;
+        let own = match (&self.controls, own) {
+            (Some(_), Some(own)) => own,
+            (None, _) => Vec::new(),
+            (Some(controls), None) => {
+                let harmless = |json: &str| {
+                    serde_json::from_str(json).is_ok_and(|value| is_harmless(controls, &value))
+                };
+                if !(harmless(messages) && (extra.is_empty() || harmless(extra))) {
+                    return Err(Error::invalid(
+                        "a text holds, or may complete, the name of a control token, and this \
+                         model's chat template does not keep such text apart from its own; leave it \
+                         out",
+                    ));
+                }
+                std::iter::once(0..text.len()).collect()
+            }
+        };
+        Ok(ChatText { text, own })
+    }
+
+    /// The ids of a rendered chat, or of its beginning. `tokenizer`: the one of `guard`; without
+    /// that call every control token's name becomes the token.
+    pub fn encode(
+        &self,
+        tokenizer: &TextTokenizer,
+        text: &str,
+        own: &[Range<usize>],
+    ) -> Result<Vec<u32>> {
+        match &self.controls {
+            Some(controls) => tokenizer.encode_chat(controls, text, own),
+            None => tokenizer.encode(text, false),
+        }
     }
 
     pub fn source(&self) -> &str {

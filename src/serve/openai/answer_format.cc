@@ -1,0 +1,60 @@
+#include "serve/openai/answer_format.h"
+
+namespace tandem::serve::openai {
+namespace {
+
+constexpr ToolFormat kToolFormats[] = {
+    {.name = "hermes",
+     .template_mark = "<tool_call>",
+     .begin = "<tool_call>",
+     .end = "</tool_call>",
+     .arguments = "arguments"},
+    {.name = "mistral",
+     .template_mark = "[TOOL_CALLS]",
+     .begin = "[TOOL_CALLS]",
+     .end = "",
+     .arguments = "arguments"},
+    {.name = "llama3",
+     .template_mark = "ipython",
+     .begin = "<|python_tag|>",
+     .end = "",
+     .arguments = "parameters",
+     .may_be_bare = true},
+};
+
+constexpr ReasoningFormat kReasoningFormats[] = {
+    {.name = "think", .begin = "<think>", .end = "</think>"},
+};
+
+// Whether the text that opens the assistant's turn opens its reasoning too.
+bool OpensReasoning(const ReasoningFormat& format, std::string_view source) {
+  const size_t turn = source.rfind("add_generation_prompt");
+  if (turn == source.npos) return false;
+  const std::string_view end = source.substr(turn);
+  const size_t begin = end.rfind(format.begin);
+  return begin != end.npos && end.find(format.end, begin) == end.npos;
+}
+
+}  // namespace
+
+std::span<const ToolFormat> ToolFormats() { return kToolFormats; }
+std::span<const ReasoningFormat> ReasoningFormats() { return kReasoningFormats; }
+
+AnswerFormat FindAnswerFormat(std::string_view tools, std::string_view reasoning,
+                              std::string_view source) {
+  const auto contains = [&](std::string_view text) { return source.find(text) != source.npos; };
+  AnswerFormat found;
+  for (const ToolFormat& format : kToolFormats) {
+    const bool fits = tools == "auto" ? contains(format.template_mark) : tools == format.name;
+    if (fits && found.tools == nullptr) found.tools = &format;
+  }
+  for (const ReasoningFormat& format : kReasoningFormats) {
+    const bool fits = reasoning == "auto" ? contains(format.end) : reasoning == format.name;
+    if (!fits || found.reasoning != nullptr) continue;
+    found.reasoning = &format;
+    found.starts_in_reasoning = OpensReasoning(format, source);
+  }
+  return found;
+}
+
+}  // namespace tandem::serve::openai

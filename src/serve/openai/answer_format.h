@@ -1,0 +1,49 @@
+// How a model marks tool calls and reasoning in its answers: tables of formats, and the ones that a
+// chat template uses. Constants and pure functions.
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace tandem::serve::openai {
+
+struct ToolFormat {
+  std::string_view name;
+  std::string_view template_mark;  // text of the chat templates of such models
+  std::string_view begin;          // before a call
+  std::string_view end;            // after each call; empty: where its JSON ends
+  std::string_view arguments;      // the member with the arguments
+  // An answer that is only the call's JSON object, without `begin`, is a call too.
+  bool may_be_bare = false;
+};
+// In the order of detection.
+std::span<const ToolFormat> ToolFormats();
+
+struct ReasoningFormat {
+  std::string_view name;
+  std::string_view begin;  // at the start of the answer
+  std::string_view end;
+};
+std::span<const ReasoningFormat> ReasoningFormats();
+
+// What an operator says of the formats: "auto", "none" or the name of one.
+struct AnswerFormatNames {
+  std::string tools = "auto";
+  std::string reasoning = "auto";
+};
+
+// Null: none.
+struct AnswerFormat {
+  const ToolFormat* tools = nullptr;
+  const ReasoningFormat* reasoning = nullptr;
+  bool starts_in_reasoning = false;  // the template ends with `begin`
+};
+
+// `tools` and `reasoning` as AnswerFormatNames; `source`: the chat template's text.
+AnswerFormat FindAnswerFormat(std::string_view tools, std::string_view reasoning,
+                              std::string_view source);
+
+}  // namespace tandem::serve::openai
