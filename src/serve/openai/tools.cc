@@ -9,7 +9,7 @@
 namespace tandem::serve::openai {
 namespace {
 
-constexpr std::string_view kNeedsGrammar = "needs constrained output, which this server lacks";
+constexpr std::string_view kNeedsGrammar = "is not supported yet: calls do not follow a grammar";
 
 std::string_view NameOf(const Json& tool) {
   return *tool.Find("function")->Find("name")->AsString();

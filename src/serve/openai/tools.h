@@ -20,7 +20,7 @@ struct ToolRequest {
 };
 
 // `tools`, `tool_choice` and `parallel_tool_calls` of a body whose `tools` ReadChat has checked.
-// What needs constrained output is refused by name: `required`, a named tool, `strict`.
+// What needs calls that follow a grammar is refused by name: `required`, a named tool, `strict`.
 Result<ToolRequest> ReadTools(const Json& body);
 
 // The JSON schema of one call of the format: an object with a tool's name and its arguments. With
