@@ -26,8 +26,12 @@ Status CheckDraft(const std::filesystem::path& target, const Session& session) {
   if (session.draft == nullptr || session.draft->folder.empty()) return {};
   const int64_t rows = session.draft->spec.vocab_size;
   TANDEM_ASSIGN_OR_RETURN(const auto ours, Tokenizer::Load(target));
-  TANDEM_RETURN_IF_ERROR(
-      ours->FitsVocabulary(rows).Annotate("the draft's vocabulary is smaller than the target's"));
+  if (!ours->FitsVocabulary(rows).ok()) {
+    return InvalidArgument(fmt::format(
+        "the draft's vocabulary is smaller than the target's: it has {} rows for the {} "
+        "tokens of the target's tokenizer, so it cannot read all that the target writes",
+        rows, ours->VocabSize()));
+  }
   std::string differs;
   if (HasTokenizer(session.draft->folder)) {
     TANDEM_ASSIGN_OR_RETURN(const auto drafts, Tokenizer::Load(session.draft->folder));

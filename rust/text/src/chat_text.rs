@@ -11,7 +11,6 @@ use tokenizers::{
 
 use crate::error::{Error, Result};
 use crate::model::Pipeline;
-use crate::template::occurrences;
 
 /// A rendered chat.
 #[derive(Debug, Default, PartialEq, Eq)]
@@ -235,4 +234,19 @@ fn mask(c: char) -> char {
         3 => '\u{E000}',
         _ => '\u{FFFFD}',
     }
+}
+
+/// Every place where a spelling begins, overlapping ones too.
+pub fn occurrences<'a>(
+    text: &'a str,
+    spellings: &'a [String],
+) -> impl Iterator<Item = (usize, &'a str)> {
+    spellings.iter().flat_map(move |spelling| {
+        let mut from = 0;
+        std::iter::from_fn(move || {
+            let start = from + text.get(from..)?.find(spelling.as_str())?;
+            from = start + text[start..].chars().next().map_or(1, char::len_utf8);
+            Some((start, spelling.as_str()))
+        })
+    })
 }

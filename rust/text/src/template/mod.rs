@@ -17,7 +17,6 @@ use minijinja::value::Value;
 use minijinja::{Environment, ErrorKind};
 
 use self::environment::{environment, strftime, without_generation_tags};
-pub use self::own_text::occurrences;
 use self::own_text::{mark_source, marked, own_ranges};
 use crate::chat_text::{ChatText, ControlTokens};
 use crate::error::{Error, ErrorCode, Result};

@@ -7,6 +7,8 @@
 
 use std::ops::Range;
 
+use crate::chat_text::occurrences;
+
 /// The stand-in for `c` is `c` in this plane, which is for private use.
 const PLANE: u32 = 0xF_0000;
 
@@ -246,21 +248,6 @@ fn string_end(bytes: &[u8], start: usize, quote: u8) -> usize {
         at += if bytes[at] == b'\\' { 2 } else { 1 };
     }
     (at + 1).min(bytes.len())
-}
-
-/// Every place where a spelling begins, overlapping ones too.
-pub fn occurrences<'a>(
-    text: &'a str,
-    spellings: &'a [String],
-) -> impl Iterator<Item = (usize, &'a str)> {
-    spellings.iter().flat_map(move |spelling| {
-        let mut from = 0;
-        std::iter::from_fn(move || {
-            let start = from + text.get(from..)?.find(spelling.as_str())?;
-            from = start + text[start..].chars().next().map_or(1, char::len_utf8);
-            Some((start, spelling.as_str()))
-        })
-    })
 }
 
 /// The ranges of `text` that are stand-ins in `twin`, in bytes. None when the two differ otherwise:
