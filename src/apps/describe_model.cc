@@ -32,26 +32,6 @@ std::map<std::string, std::string> ExceptionsOf(const ModelSpec& spec) {
   return layers;
 }
 
-std::string_view NameOf(RopeScaling::Kind kind) {
-  switch (kind) {
-    case RopeScaling::Kind::kNone:
-      return "";
-    case RopeScaling::Kind::kLinear:
-      return "linear";
-    case RopeScaling::Kind::kDynamic:
-      return "dynamic";
-    case RopeScaling::Kind::kLlama3:
-      return "llama3";
-    case RopeScaling::Kind::kYarn:
-      return "yarn";
-    case RopeScaling::Kind::kLongRope:
-      return "longrope";
-    case RopeScaling::Kind::kNtkSteps:
-      return "dynamic NTK";
-  }
-  return "";
-}
-
 // How a layer knows where a token stands: "rotary, base 500000, llama3 scaling by 8".
 std::string PositionsOf(const ModelSpec& spec, const AttentionSpec& attention) {
   if (attention.rope.dim == 0) {
@@ -61,7 +41,7 @@ std::string PositionsOf(const ModelSpec& spec, const AttentionSpec& attention) {
   const RopeScaling& scaling = attention.rope.scaling;
   std::string text = fmt::format("rotary, base {}", attention.rope.theta);
   if (scaling.kind != RopeScaling::Kind::kNone) {
-    text += fmt::format(", {} scaling", NameOf(scaling.kind));
+    text += fmt::format(", {} scaling", ScalingName(scaling.kind));
     if (scaling.factor != 1.0) text += fmt::format(" by {}", scaling.factor);
   }
   return text;

@@ -264,6 +264,8 @@ Status ValidateSpec(const ModelSpec& spec, const FieldNames& name = FieldKey);
 // int8 have no range of their own, so that unscaled most of them would be 0 or the largest one.
 Status CheckCacheScales(const ModelSpec& spec, DType cache);
 std::string SpecToJson(const ModelSpec& spec);
+// "linear", as SpecToJson writes it.
+std::string_view ScalingName(RopeScaling::Kind kind);
 Result<ModelSpec> SpecFromJson(const std::string& text);
 // The same of an object within another; faults are that object's.
 ModelSpec ReadSpec(const JsonFields& json);

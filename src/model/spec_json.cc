@@ -364,6 +364,10 @@ void Reader::Runs(const char* key, std::vector<LayerSpec>& layers) {
 
 }  // namespace
 
+std::string_view ScalingName(RopeScaling::Kind kind) {
+  return kScalingNames[static_cast<size_t>(kind)];
+}
+
 std::string SpecToJson(const ModelSpec& spec) {
   return Writer::ToJson(spec).dump(2, ' ', true, Json::error_handler_t::replace);
 }
