@@ -12,12 +12,13 @@ using rust_bridge::ToStatus;
 using rust_bridge::View;
 
 Result<std::shared_ptr<const ChatTemplate>> ChatTemplate::FromModelDir(
-    const std::filesystem::path& model_dir, std::shared_ptr<const Tokenizer> tokenizer) {
+    const std::filesystem::path& model_dir, std::shared_ptr<const Tokenizer> tokenizer,
+    std::string_view config_overrides) {
   TemplateSet* handle = nullptr;
   OwnedBuffer error;
   const std::string path = model_dir.string();
-  TANDEM_RETURN_IF_ERROR(
-      ToStatus(tandem_text_template_load(View(path), &handle, error.out()), error));
+  TANDEM_RETURN_IF_ERROR(ToStatus(
+      tandem_text_template_load(View(path), View(config_overrides), &handle, error.out()), error));
   return Make(handle, std::move(tokenizer));
 }
 

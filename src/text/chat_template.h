@@ -46,10 +46,12 @@ class ChatTemplate {
   // tokenizer_config.json (a string, or named templates, of which "tool_use" serves requests with
   // tools). Else the one that is built in for the model's family. kNotFound when the model has
   // none.
+  // A chat_template in `config_overrides` (Tokenizer::Options) goes before all of them.
   // With the model's tokenizer, the names of control tokens (special tokens, and others that the
   // template writes) are told apart by their author: see Encode.
   static Result<std::shared_ptr<const ChatTemplate>> FromModelDir(
-      const std::filesystem::path& model_dir, std::shared_ptr<const Tokenizer> tokenizer = nullptr);
+      const std::filesystem::path& model_dir, std::shared_ptr<const Tokenizer> tokenizer = nullptr,
+      std::string_view config_overrides = {});
   // `special_tokens_json`: an object such as {"bos_token": "<s>", "eos_token": "</s>"}.
   static Result<std::shared_ptr<const ChatTemplate>> FromSource(
       std::string_view source, std::string_view special_tokens_json = "{}",

@@ -36,8 +36,9 @@ Result<std::shared_ptr<Tokenizer>> Tokenizer::Load(const std::filesystem::path& 
   TextTokenizer* handle = nullptr;
   OwnedBuffer error;
   const std::string path = model_dir.string();
-  TANDEM_RETURN_IF_ERROR(
-      ToStatus(tandem_text_tokenizer_new(View(path), &handle, error.out()), error));
+  TANDEM_RETURN_IF_ERROR(ToStatus(
+      tandem_text_tokenizer_new(View(path), View(options.config_overrides), &handle, error.out()),
+      error));
   return std::shared_ptr<Tokenizer>(new Tokenizer(handle, options));
 }
 

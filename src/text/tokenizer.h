@@ -24,6 +24,9 @@ class Tokenizer {
   struct Options {
     // A longer text is refused: a bound on the time and memory of one Encode.
     size_t max_text_bytes = 16u << 20;
+    // A JSON object whose members replace those of tokenizer_config.json; empty: none. With
+    // bos_token in it, texts begin with that token, or with none where it is null.
+    std::string config_overrides = {};
   };
 
   // Reads the first that there is of tokenizer.json, tekken.json, tokenizer.model (SentencePiece or

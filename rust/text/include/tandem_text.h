@@ -1,10 +1,10 @@
 // The C interface of rust/text: tokenizers, chat templates and grammars. Used only by src/text.
 //
 // A handle comes from a `_new` or `_load` and goes back once to its `_free`; between them it is
-// immutable and may be used by any number of threads, but a matcher by one at a time. Functions that can fail return a
-// TandemTextCode and, when it is not 0, fill `error` with a sentence that the caller frees. No
-// function unwinds: a panic inside is code 5. Text is UTF-8 with a length, never NUL-terminated.
-// rust/text/tests/header.rs checks this file against the definitions.
+// immutable and may be used by any number of threads, but a matcher by one at a time. Functions
+// that can fail return a TandemTextCode and, when it is not 0, fill `error` with a sentence that
+// the caller frees. No function unwinds: a panic inside is code 5. Text is UTF-8 with a length,
+// never NUL-terminated. rust/text/tests/header.rs checks this file against the definitions.
 #ifndef TANDEM_TEXT_H_
 #define TANDEM_TEXT_H_
 
@@ -85,9 +85,14 @@ typedef struct TandemTextGrammarLimits {
 void tandem_text_buffer_free(TandemTextBuffer buffer);
 void tandem_text_ids_free(TandemTextIds ids);
 
-// Reads a model folder's tokenizer (rust/text/src/sources) and its side files.
-uint32_t tandem_text_tokenizer_new(TandemTextView model_dir, TextTokenizer** out,
+// JSON5 text as JSON text with the same value.
+uint32_t tandem_text_json5_to_json(TandemTextView text, TandemTextBuffer* out,
                                    TandemTextBuffer* error);
+
+// Reads a model folder's tokenizer (rust/text/src/sources) and its side files. The overrides are an
+// object whose members replace those of tokenizer_config.json, or empty.
+uint32_t tandem_text_tokenizer_new(TandemTextView model_dir, TandemTextView config_overrides_json,
+                                   TextTokenizer** out, TandemTextBuffer* error);
 void tandem_text_tokenizer_free(TextTokenizer* tokenizer);
 uint32_t tandem_text_tokenizer_encode(const TextTokenizer* tokenizer, TandemTextView text,
                                       bool add_special, TandemTextIds* out,
@@ -101,9 +106,10 @@ bool tandem_text_tokenizer_is_special(const TextTokenizer* tokenizer, uint32_t i
 // -1: no such token.
 int64_t tandem_text_tokenizer_token_to_id(const TextTokenizer* tokenizer, TandemTextView token);
 
-// Reads and compiles the chat template(s) of a model folder.
-uint32_t tandem_text_template_load(TandemTextView model_dir, TemplateSet** out,
-                                   TandemTextBuffer* error);
+// Reads and compiles the chat template(s) of a model folder; a chat_template in the overrides goes
+// before all files.
+uint32_t tandem_text_template_load(TandemTextView model_dir, TandemTextView config_overrides_json,
+                                   TemplateSet** out, TandemTextBuffer* error);
 // Compiles one template; special_tokens_json is an object such as {"bos_token": "<s>"}.
 uint32_t tandem_text_template_new(TandemTextView source, TandemTextView special_tokens_json,
                                   TemplateSet** out, TandemTextBuffer* error);

@@ -9,6 +9,7 @@ use std::sync::Once;
 
 use crate::error::{panic_text, Error, ErrorCode, Result};
 use crate::grammar::{GrammarCompiler, GrammarKind, GrammarLimits, GrammarMatcher};
+use crate::json5_text;
 use crate::template::TemplateSet;
 use crate::tokenizer::TextTokenizer;
 
@@ -153,12 +154,30 @@ pub unsafe extern "C" fn tandem_text_ids_free(ids: TandemTextIds) {
 #[no_mangle]
 pub unsafe extern "C" fn tandem_text_tokenizer_new(
     model_dir: TandemTextView,
+    config_overrides_json: TandemTextView,
     out: *mut *mut TextTokenizer,
     error: *mut TandemTextBuffer,
 ) -> u32 {
     guarded(error, || {
         let dir = Path::new(model_dir.text("the path of the model folder")?);
-        out.write(Box::into_raw(Box::new(TextTokenizer::load(dir)?)));
+        let overrides = config_overrides_json.text("the tokenizer's configuration")?;
+        let tokenizer = TextTokenizer::load_with(dir, overrides)?;
+        out.write(Box::into_raw(Box::new(tokenizer)));
+        Ok(())
+    })
+}
+
+/// # Safety
+/// `text` must be readable, `out` and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_json5_to_json(
+    text: TandemTextView,
+    out: *mut TandemTextBuffer,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        let json = json5_text::to_json(text.text("the file")?)?;
+        out.write(TandemTextBuffer::from_string(json));
         Ok(())
     })
 }
@@ -263,12 +282,15 @@ pub unsafe extern "C" fn tandem_text_tokenizer_token_to_id(
 #[no_mangle]
 pub unsafe extern "C" fn tandem_text_template_load(
     model_dir: TandemTextView,
+    config_overrides_json: TandemTextView,
     out: *mut *mut TemplateSet,
     error: *mut TandemTextBuffer,
 ) -> u32 {
     guarded(error, || {
         let dir = Path::new(model_dir.text("the path of the model folder")?);
-        out.write(Box::into_raw(Box::new(TemplateSet::load(dir)?)));
+        let overrides = config_overrides_json.text("the tokenizer's configuration")?;
+        let templates = TemplateSet::load_with(dir, overrides)?;
+        out.write(Box::into_raw(Box::new(templates)));
         Ok(())
     })
 }

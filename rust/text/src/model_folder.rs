@@ -63,6 +63,8 @@ fn read_object(dir: &Path, name: &str) -> Result<Map<String, Value>> {
 
 /// The parsed side files; a missing one is an empty object.
 pub struct ModelFolder {
+    /// An operator's values, which replace those of tokenizer_config.json.
+    overrides: Map<String, Value>,
     pub tokenizer_config: Map<String, Value>,
     special_tokens_map: Map<String, Value>,
     generation_config: Map<String, Value>,
@@ -79,12 +81,19 @@ pub struct ListedToken {
 }
 
 impl ModelFolder {
-    pub fn read(dir: &Path) -> Result<Self> {
+    /// `overrides`: a JSON object with members of tokenizer_config.json; empty: none.
+    pub fn read(dir: &Path, overrides: &str) -> Result<Self> {
         if !dir.is_dir() {
             let message = format!("{} is not a folder", dir.display());
             return Err(Error::new(ErrorCode::NotFound, message));
         }
+        let overrides = match overrides {
+            "" => Map::new(),
+            text => serde_json::from_str(text)
+                .map_err(|e| Error::invalid(format!("the tokenizer's configuration: {e}")))?,
+        };
         Ok(Self {
+            overrides,
             tokenizer_config: read_object(dir, "tokenizer_config.json")?,
             special_tokens_map: read_object(dir, "special_tokens_map.json")?,
             generation_config: read_object(dir, "generation_config.json")?,
@@ -97,6 +106,14 @@ impl ModelFolder {
     /// The text of `bos_token`, `eos_token`, ...: a string or `{"content": ...}` in
     /// tokenizer_config.json, else in special_tokens_map.json. An explicit null means "none".
     pub fn special_token(&self, key: &str) -> Option<String> {
+        match self.overrides.get(key) {
+            Some(value) => token_text(value),
+            None => self.own_special_token(key),
+        }
+    }
+
+    /// As `special_token`, whatever the operator says.
+    pub fn own_special_token(&self, key: &str) -> Option<String> {
         match self.tokenizer_config.get(key) {
             Some(value) => token_text(value),
             None => self.special_tokens_map.get(key).and_then(token_text),
@@ -182,7 +199,15 @@ impl ModelFolder {
 
     /// Whether tokenizer_config.json says that there is no such token.
     pub fn denies(&self, key: &str) -> bool {
-        self.tokenizer_config.get(key).is_some_and(Value::is_null)
+        let value = self.overrides.get(key);
+        value
+            .or_else(|| self.tokenizer_config.get(key))
+            .is_some_and(Value::is_null)
+    }
+
+    /// An operator's value instead of tokenizer_config.json's.
+    pub fn overridden(&self, key: &str) -> Option<&Value> {
+        self.overrides.get(key)
     }
 
     /// The texts of all special tokens that tokenizer_config.json and special_tokens_map.json name.

@@ -8,7 +8,7 @@ use crate::chat_text::ControlTokens;
 use crate::error::{Error, Result};
 use crate::families::family_of;
 use crate::model::{Pipeline, Segmenter};
-use crate::model_folder::ModelFolder;
+use crate::model_folder::{ModelFolder, SPECIAL_TOKEN_KEYS};
 use crate::sources;
 use crate::token_bytes::TokenDecoder;
 
@@ -32,6 +32,8 @@ pub struct TextTokenizer {
     /// The one that the tokenizer itself ends a text with.
     own_eos: Option<u32>,
     pad: Option<u32>,
+    /// The folder's own, where the operator names another one or none.
+    replaced_bos: Option<u32>,
     add_bos: Option<bool>,
     add_eos: Option<bool>,
     /// Tokens around a text, and how those before it are spelled: a chat template may have written them.
@@ -45,7 +47,13 @@ impl TextTokenizer {
     /// tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json and
     /// config.json.
     pub fn load(dir: &Path) -> Result<Self> {
-        let folder = ModelFolder::read(dir)?;
+        Self::load_with(dir, "")
+    }
+
+    /// `overrides`: a JSON object with members that replace those of tokenizer_config.json. With
+    /// `bos_token` in it, texts begin with that token, or with none where it is null.
+    pub fn load_with(dir: &Path, overrides: &str) -> Result<Self> {
+        let folder = ModelFolder::read(dir, overrides)?;
         let family = family_of(&folder);
         let source = sources::open(dir, &folder, family)?;
         let pipeline = source.pipeline;
@@ -54,7 +62,27 @@ impl TextTokenizer {
             let own = || (source.named)(&pipeline, key).filter(|_| !folder.denies(key));
             pipeline.token_to_id(&folder.special_token(key).or_else(own)?)
         };
-        let bos = named("bos_token").or_else(|| folder.token_id("bos_token_id"));
+        for key in SPECIAL_TOKEN_KEYS {
+            let text = folder.overridden(key).and(folder.special_token(key));
+            if let Some(text) = text.filter(|text| pipeline.token_to_id(text).is_none()) {
+                return Err(Error::invalid(format!(
+                    "{key}: {text:?} is no token of this tokenizer"
+                )));
+            }
+        }
+        let own_bos = || {
+            let own = folder.own_special_token("bos_token");
+            let own = own.or_else(|| (source.named)(&pipeline, "bos_token"));
+            let id = own.and_then(|text| pipeline.token_to_id(&text));
+            id.or_else(|| folder.token_id("bos_token_id"))
+        };
+        let (bos, replaced_bos) = match folder.overridden("bos_token") {
+            Some(_) => (named("bos_token"), own_bos()),
+            None => (
+                named("bos_token").or_else(|| folder.token_id("bos_token_id")),
+                None,
+            ),
+        };
         let pad = named("pad_token").or_else(|| folder.token_id("pad_token_id"));
         let mut eos = folder.eos_ids();
         let own_eos = named("eos_token").or(eos.last().copied());
@@ -90,6 +118,10 @@ impl TextTokenizer {
             ),
             false => (None, None),
         };
+        let add_bos = match folder.overridden("bos_token") {
+            Some(_) => Some(bos.is_some()),
+            None => add_bos,
+        };
         let ids = |names: &[&str]| -> Vec<u32> {
             let framed = names.iter().filter(|_| !source.frames);
             framed
@@ -107,6 +139,7 @@ impl TextTokenizer {
             eos,
             own_eos,
             pad,
+            replaced_bos,
             add_bos,
             add_eos,
             before: ids(family.before),
@@ -188,6 +221,10 @@ impl TextTokenizer {
     /// `add_bos_token` and `add_eos_token` of tokenizer_config.json overrule the post-processor, as
     /// they do in the Llama tokenizer classes of transformers.
     fn apply_explicit_bos_eos(&self, ids: &mut Vec<u32>) {
+        let replaced = self.replaced_bos.filter(|bos| Some(*bos) != self.bos);
+        if replaced.is_some() && ids.first() == replaced.as_ref() {
+            ids.remove(0);
+        }
         if let (Some(wanted), Some(bos)) = (self.add_bos, self.bos) {
             match (wanted, ids.first() == Some(&bos)) {
                 (true, false) => ids.insert(0, bos),

@@ -182,3 +182,16 @@ fn answers_end_where_the_families_end_them() {
     assert_eq!(stops("glm_10b"), ["<|endofpiece|>", "<|endoftext|>"]);
     assert_eq!(stops("gpt2"), ["<|endoftext|>"]);
 }
+
+#[test]
+fn an_operators_template_goes_before_all_files() {
+    let folder =
+        PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../tests/data/tokenizers/byte_level");
+    let overrides =
+        r#"{"chat_template": "{{ bos_token }}{{ messages[0].content }}", "bos_token": "<|eot|>"}"#;
+    let templates = TemplateSet::load_with(&folder, overrides).unwrap();
+    let text = templates.render(r#"[{"role": "user", "content": "Hi"}]"#, "", true, None);
+    assert_eq!(text.unwrap(), "<|eot|>Hi");
+    let wrong = TemplateSet::load_with(&folder, r#"{"chat_template": 5}"#);
+    assert!(wrong.err().unwrap().message.contains("chat_template"));
+}

@@ -244,3 +244,60 @@ fn broken_folders_are_explained() {
     assert!(pipe.message.contains("not a regular file"));
     std::fs::remove_dir_all(&dir).unwrap();
 }
+
+fn load_with(name: &str, overrides: &str) -> Result<TextTokenizer, tandem_text::Error> {
+    TextTokenizer::load_with(&folder(name), overrides)
+}
+
+#[test]
+fn an_operators_bos_replaces_the_folders() {
+    for name in ["byte_level", "metaspace_bytes"] {
+        let own = load(name);
+        let (bos, eos) = (own.bos().unwrap(), own.eos()[0]);
+        let text = own.encode("Hi", false).unwrap();
+        assert_eq!(
+            own.encode("Hi", true).unwrap(),
+            [&[bos], &text[..]].concat()
+        );
+
+        let none = load_with(name, r#"{"bos_token": null}"#).unwrap();
+        assert_eq!(none.bos(), None);
+        assert_eq!(none.encode("Hi", true).unwrap(), text, "{name}");
+
+        let end = String::from_utf8(own.token_bytes(eos).to_vec()).unwrap();
+        let json = serde_json::json!({"bos_token": {"content": end}}).to_string();
+        let other = load_with(name, &json).unwrap();
+        assert_eq!(other.bos(), Some(eos));
+        assert_eq!(
+            other.encode("Hi", true).unwrap(),
+            [&[eos], &text[..]].concat()
+        );
+    }
+}
+
+#[test]
+fn an_operators_tokens_are_special_and_end_answers() {
+    let own = load("byte_level");
+    let begin = own.token_to_id("<|begin|>").unwrap();
+    let word = (0..).find(|id| !own.is_special(*id) && own.token_bytes(*id) == b"a");
+    let word = word.unwrap();
+    assert!(!own.eos().contains(&begin));
+    let tokenizer = load_with("byte_level", r#"{"eos_token": "<|begin|>"}"#).unwrap();
+    assert!(tokenizer.eos().contains(&begin));
+    let padded = load_with("byte_level", r#"{"pad_token": "a"}"#).unwrap();
+    assert_eq!(padded.pad(), Some(word));
+    assert!(padded.is_special(word));
+}
+
+#[test]
+fn an_operators_unknown_token_is_refused_by_name() {
+    let error = load_with("byte_level", r#"{"eos_token": "<nope>"}"#)
+        .err()
+        .unwrap();
+    assert_eq!(error.code, ErrorCode::InvalidArgument);
+    assert_eq!(
+        error.message,
+        "eos_token: \"<nope>\" is no token of this tokenizer"
+    );
+    assert!(load_with("byte_level", "[]").is_err());
+}

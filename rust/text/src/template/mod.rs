@@ -295,7 +295,12 @@ impl TemplateSet {
     /// The first of chat_template.j2, chat_template.jinja, and `chat_template` of
     /// tokenizer_config.json (a string, or a list of {name, template}); else the family's.
     pub fn load(dir: &Path) -> Result<Self> {
-        let folder = ModelFolder::read(dir)?;
+        Self::load_with(dir, "")
+    }
+
+    /// `overrides`: as for TextTokenizer::load_with; their `chat_template` goes before all files.
+    pub fn load_with(dir: &Path, overrides: &str) -> Result<Self> {
+        let folder = ModelFolder::read(dir, overrides)?;
         let mut tokens = serde_json::Map::new();
         for key in SPECIAL_TOKEN_KEYS {
             if let Some(text) = folder.special_token(key) {
@@ -425,27 +430,38 @@ impl TemplateSet {
 }
 
 fn template_sources(dir: &Path, folder: &ModelFolder) -> Result<Vec<(String, String)>> {
+    if let Some(named) = folder.overridden("chat_template").filter(|v| !v.is_null()) {
+        return named_sources(named).ok_or_else(|| {
+            Error::invalid("chat_template must be a string or a list of {name, template}")
+        });
+    }
     for name in ["chat_template.j2", "chat_template.jinja"] {
         if let Some(source) = read_optional(&dir.join(name), MAX_TEMPLATE_BYTES as u64)? {
             return Ok(vec![("default".to_owned(), source)]);
         }
     }
-    let malformed = || {
-        Error::data_loss(
-            "tokenizer_config.json: chat_template must be a string or a list of {name, template}",
-        )
-    };
     match folder.tokenizer_config.get("chat_template") {
         None | Some(serde_json::Value::Null) => Ok(Vec::new()),
-        Some(serde_json::Value::String(source)) => Ok(vec![("default".to_owned(), source.clone())]),
-        Some(serde_json::Value::Array(list)) => list
+        Some(value) => named_sources(value).ok_or_else(|| {
+            Error::data_loss(
+                "tokenizer_config.json: chat_template must be a string or a list of {name, template}",
+            )
+        }),
+    }
+}
+
+/// The templates that a `chat_template` holds; `None` if it is neither a text nor a list of them.
+fn named_sources(value: &serde_json::Value) -> Option<Vec<(String, String)>> {
+    match value {
+        serde_json::Value::String(source) => Some(vec![("default".to_owned(), source.clone())]),
+        serde_json::Value::Array(list) => list
             .iter()
             .map(|entry| {
                 let text = |key: &str| entry.get(key)?.as_str().map(str::to_owned);
-                text("name").zip(text("template")).ok_or_else(malformed)
+                text("name").zip(text("template"))
             })
             .collect(),
-        Some(_) => Err(malformed()),
+        _ => None,
     }
 }
 
