@@ -35,6 +35,11 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
       kv_(parts.kv),
       speculation_(parts.limits.max_batch_size, parts.limits.max_draft_len, std::move(parts.costs)),
       scheduler_(parts.limits, kv_, speculation_),
+      tuner_({.batch_size = parts.options.enable_batch_size_tuning,
+              .num_tokens = parts.options.enable_max_num_tokens_tuning,
+              .most = scheduler_.bounds(),
+              .num_blocks = parts.kv.num_blocks,
+              .block_tokens = parts.kv.block_tokens}),
       executor_(std::move(parts.executor)),
       turns_(std::move(parts.turns)) {
   for (int32_t i = 0; i < parts.limits.max_launched; ++i) {
@@ -347,6 +352,9 @@ void EngineLoop::Retire() {
 void EngineLoop::Leave(Sequence& sequence) {
   if (sequence.slot >= 0) {
     speculation_.ObserveOutput(sequence.output_tokens());
+    if (tuner_.Observe(sequence.prompt_tokens(), sequence.output_tokens())) {
+      scheduler_.SetBounds(tuner_.bounds());
+    }
     executor_->RemoveSequence(scheduler_.Release(sequence));
   }
   OpenRequest& request = *sequence.open;
@@ -361,6 +369,7 @@ void EngineLoop::Leave(Sequence& sequence) {
 
 void EngineLoop::UpdateStats(bool launched) {
   totals_.step = launched ? WorkOf(PlanOf(launched_ - 1).batch) : StepWork();
+  totals_.bounds = scheduler_.bounds();
   totals_.running = static_cast<int32_t>(scheduler_.active().size());
   totals_.waiting = static_cast<int32_t>(scheduler_.waiting().size());
   totals_.paused = scheduler_.paused();

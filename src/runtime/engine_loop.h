@@ -14,6 +14,7 @@
 #include "runtime/execution/prompt_scorer.h"
 #include "runtime/inbox.h"
 #include "runtime/scheduling/scheduler.h"
+#include "runtime/scheduling/step_tuner.h"
 #include "runtime/speculation/speculation.h"
 
 namespace tandem {
@@ -75,6 +76,7 @@ class EngineLoop {
   KvCache kv_;
   Speculation speculation_;
   Scheduler scheduler_;
+  StepTuner tuner_;
   const std::unique_ptr<Executor> executor_;
   std::unique_ptr<PromptScorer> scorer_;  // made for the first prompt that is scored
   const std::shared_ptr<Turns> turns_;

@@ -37,6 +37,9 @@ struct EngineOptions {
   int32_t block_tokens = 32;
   bool enable_prefix_reuse = true;
   bool enable_chunked_prefill = true;
+  // Bounds below the two limits that follow the lengths of recent sequences (StepTuner).
+  bool enable_batch_size_tuning = false;
+  bool enable_max_num_tokens_tuning = false;  // without effect where prompts are not split
   SchedulerPolicy policy = SchedulerPolicy::kMaxUtilization;
   int32_t steps_in_flight = 0;  // 0 or 1
   DraftMode draft_mode = DraftMode::kAdaptive;

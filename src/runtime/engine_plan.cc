@@ -43,7 +43,8 @@ Status CheckOptions(const EngineOptions& options) {
 }
 
 // Effects of options and models on each other: without a source of drafts there is no drafting, a
-// step has a row for every sequence, and a prompt whose tokens see each other is computed at once.
+// step has a row for every sequence, a prompt whose tokens see each other is computed at once, and
+// rows are only bounded where prompts may be split.
 EngineOptions Effective(EngineOptions options, const ModelSpec& target, const ModelMemory& draft) {
   if (target.prefix.start_id >= 0) options.enable_chunked_prefill = false;
   if (!UsesDraft(options, draft) && options.lookup_ngram == 0) {
@@ -52,6 +53,7 @@ EngineOptions Effective(EngineOptions options, const ModelSpec& target, const Mo
   options.max_draft_len = std::max(
       options.max_draft_len, options.draft_mode == DraftMode::kFixed ? options.fixed_draft_len : 0);
   options.max_batch_size = std::min(options.max_batch_size, options.max_num_tokens);
+  if (!options.enable_chunked_prefill) options.enable_max_num_tokens_tuning = false;
   return options;
 }
 

@@ -6,6 +6,7 @@
 #include "base/status.h"
 #include "runtime/cache/kv_cache.h"
 #include "runtime/host_times.h"
+#include "runtime/scheduling/step_tuner.h"
 
 namespace tandem {
 
@@ -26,6 +27,7 @@ struct MemoryUse {
 // A snapshot for metrics; totals since the start.
 struct EngineStats {
   int32_t max_running = 0;  // sequences in the batch, at most
+  StepBounds bounds;        // of a step, now
   int32_t running = 0;
   int32_t waiting = 0;
   int32_t paused = 0;  // of the waiting: preempted, to start again

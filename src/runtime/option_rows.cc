@@ -108,6 +108,16 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
            .meaning =
                "Split long prompts over several steps, so that other sequences go on decoding",
            .group = kBatching}),
+      Sets<&EngineOptions::enable_batch_size_tuning>(
+          {.name = "enable_batch_size_tuning",
+           .meaning = "Bound the sequences of a step, within --max_batch_size, by how many of the "
+                      "average length of the last 128 the cache holds",
+           .group = kBatching}),
+      Sets<&EngineOptions::enable_max_num_tokens_tuning>(
+          {.name = "enable_max_num_tokens_tuning",
+           .meaning = "Bound the tokens of a step, within --max_num_tokens, by the average prompt "
+                      "and output of the last 128 sequences; needs --enable_chunked_context",
+           .group = kBatching}),
       BindChoice<EngineOptions, &EngineOptions::policy>(
           {.name = "batch_scheduler_policy",
            .meaning = "Admit optimistically and pause when memory runs out, reserve to the longest "
@@ -130,7 +140,8 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
             "Draft this many tokens in every round; 0: chosen for each sequence by what pays",
         .group = kSpeculation,
         .min = 0,
-        .max = 64},
+        .max = 64,
+        .alias = "n_draft_tokens"},
        SetDraftLength},
       {{.name = "no_draft",
         .type = OptionType::kFlag,

@@ -50,6 +50,8 @@ TEST(EngineOptionRowsTest, EveryRowSetsWhatItNames) {
   EXPECT_FALSE(With("enable_kv_cache_reuse", "false").enable_prefix_reuse);
   EXPECT_FALSE(With("kv_cache_enable_block_reuse", "false").enable_prefix_reuse);
   EXPECT_FALSE(With("enable_chunked_context", "disable").enable_chunked_prefill);
+  EXPECT_TRUE(With("enable_batch_size_tuning", "true").enable_batch_size_tuning);
+  EXPECT_TRUE(With("enable_max_num_tokens_tuning", "true").enable_max_num_tokens_tuning);
   EXPECT_EQ(With("batch_scheduler_policy", "static_batch").policy, SchedulerPolicy::kStaticBatch);
   EXPECT_EQ(With("tokens_per_block", "64").block_tokens, 64);
   EXPECT_TRUE(With("use_draft_logits", "true").ratio_acceptance);

@@ -50,6 +50,10 @@ double Read(const EngineStats& stats) {
   return static_cast<double>(stats.*Member);
 }
 template <auto Member>
+double ReadBound(const EngineStats& stats) {
+  return static_cast<double>(stats.bounds.*Member);
+}
+template <auto Member>
 double ReadKv(const EngineStats& stats) {
   return static_cast<double>(stats.kv.*Member);
 }
@@ -58,6 +62,10 @@ constexpr EngineRow kEngineRows[] = {
     {"tandem_requests_running", "Sequences in the running batch.", kGauge,
      Read<&EngineStats::running>},
     {"tandem_requests_waiting", "Sequences in the queue.", kGauge, Read<&EngineStats::waiting>},
+    {"tandem_batch_size_bound", "Most sequences of a step, as tuned.", kGauge,
+     ReadBound<&StepBounds::sequences>},
+    {"tandem_num_tokens_bound", "Most tokens of a step, as tuned.", kGauge,
+     ReadBound<&StepBounds::tokens>},
     {"tandem_kv_capacity_blocks", "Total key-value cache blocks.", kGauge,
      ReadKv<&KvCacheStats::total_blocks>},
     {"tandem_engine_steps_total", "Turns of the engine's loop.", kCounter,

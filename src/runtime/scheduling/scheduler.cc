@@ -55,7 +55,10 @@ void StepPlan::Clear(uint64_t step) {
 }
 
 Scheduler::Scheduler(const SchedulerLimits& limits, KvCache& kv, Speculation& speculation)
-    : limits_(limits), kv_(kv), speculation_(speculation) {
+    : limits_(limits),
+      bounds_{limits.max_batch_size, limits.max_num_tokens},
+      kv_(kv),
+      speculation_(speculation) {
   TANDEM_CHECK(limits.max_logits_rows >= limits.max_batch_size, "every slot may sample");
   const auto slots = static_cast<size_t>(limits.max_batch_size);
   for (int32_t slot = limits.max_batch_size - 1; slot >= 0; --slot) free_slots_.push_back({slot});
@@ -63,6 +66,16 @@ Scheduler::Scheduler(const SchedulerLimits& limits, KvCache& kv, Speculation& sp
   decoding_.reserve(slots);
   candidates_.reserve(slots);
   moved_.reserve(slots);
+}
+
+void Scheduler::SetBounds(const StepBounds& bounds) {
+  TANDEM_CHECK(bounds.sequences >= 1 && bounds.tokens >= std::max(limits_.MaxSentRows(), 1),
+               "a step takes something");
+  TANDEM_CHECK(bounds.sequences <= limits_.max_batch_size, "there are no more slots");
+  TANDEM_CHECK(bounds.tokens <= limits_.max_num_tokens, "there are no more rows");
+  TANDEM_CHECK(limits_.chunked_prefill || bounds.tokens == limits_.max_num_tokens,
+               "whole prompts need every row");
+  bounds_ = bounds;
 }
 
 void Scheduler::Enqueue(Sequence& sequence) {
@@ -94,8 +107,8 @@ void Scheduler::Plan(uint64_t step, StepPlan& plan) {
   plan.Clear(step);
   // No plan is made while nothing is open: the clients of before are gone.
   plans_ += active_.empty() ? kPlansKept : 1;
-  budget_ = {.rows = limits_.max_num_tokens,
-             .draft_rows = limits_.max_num_tokens,
+  budget_ = {.rows = bounds_.tokens,
+             .draft_rows = bounds_.tokens,
              .spare_logits = limits_.max_logits_rows - limits_.max_batch_size,
              .sent_rows = limits_.MaxSentRows()};
   ShareSlots(plan);
@@ -116,14 +129,13 @@ void Scheduler::ShareSlots(StepPlan& plan) {
   if (limits_.policy != SchedulerPolicy::kMaxUtilization) return;
   if (waiting_.empty() || requests_with_many_slots_ == 0) return;
   CountStaying();
-  size_t free = free_slots_.size() +
-                static_cast<size_t>(std::ranges::count_if(active_, [](const Sequence* sequence) {
-                  return sequence->phase != Phase::kActive;
-                }));
+  const auto staying = static_cast<int32_t>(std::ranges::count_if(
+      active_, [](const Sequence* sequence) { return sequence->phase == Phase::kActive; }));
+  int32_t free = bounds_.sequences - staying;
   const double priority = waiting_.front()->request().priority;
   const int32_t fewest = waiting_.front()->open->slots;
   const OpenRequest* served = nullptr;
-  int32_t rows = limits_.max_num_tokens;
+  int32_t rows = bounds_.tokens;
   // By index: a pause changes the list, but only after the requests with the fewest slots.
   for (size_t i = 0; i < waiting_.size() && rows > 0; ++i) {
     const Sequence& sequence = *waiting_[i];
@@ -171,7 +183,13 @@ int32_t Scheduler::Share() const {
   const auto coming = static_cast<int32_t>(
       std::ranges::count_if(free_slots_, [this](const FreeSlot& slot) { return Kept(slot); }));
   const int32_t requests = requests_ + coming;
-  return (limits_.max_batch_size + requests - 1) / requests;
+  return (bounds_.sequences + requests - 1) / requests;
+}
+
+// Free slots within the bound.
+int32_t Scheduler::UsableSlots() const {
+  const int32_t within = bounds_.sequences - static_cast<int32_t>(active_.size());
+  return std::clamp(within, 0, static_cast<int32_t>(free_slots_.size()));
 }
 
 // The free slot that the waiting request takes; end() if it may take none of them.
@@ -334,11 +352,11 @@ int32_t Scheduler::PrefillBacklog() const {
   for (const Sequence* sequence : active_) {
     if (sequence->phase == Phase::kActive && !sequence->Decoding()) tokens += sequence->Remaining();
   }
-  const size_t starting = std::min(waiting_.size(), free_slots_.size());
-  for (size_t i = 0; i < starting && tokens < limits_.max_num_tokens; ++i) {
+  const size_t starting = std::min(waiting_.size(), static_cast<size_t>(UsableSlots()));
+  for (size_t i = 0; i < starting && tokens < bounds_.tokens; ++i) {
     tokens += static_cast<int64_t>(waiting_[i]->tokens.size());
   }
-  return static_cast<int32_t>(std::min<int64_t>(tokens, limits_.max_num_tokens));
+  return static_cast<int32_t>(std::min<int64_t>(tokens, bounds_.tokens));
 }
 
 void Scheduler::PlanPrefills(StepPlan& plan) {
@@ -387,7 +405,7 @@ void Scheduler::StartWaiting(StepPlan& plan) {
   if (is_static && !active_.empty()) return;
   const Sequence* kept_out = nullptr;
   for (size_t i = 0; i < waiting_.size();) {
-    if (free_slots_.empty() || (budget_.rows == 0 && !is_static)) return;
+    if (UsableSlots() == 0 || (budget_.rows == 0 && !is_static)) return;
     Sequence& sequence = *waiting_[i];
     // A slot that is kept is not for the less important ones.
     if (kept_out != nullptr && sequence.request().priority < kept_out->request().priority) return;

@@ -27,6 +27,7 @@
 #include "runtime/scheduling/batch_plan.h"
 #include "runtime/scheduling/sequence.h"
 #include "runtime/scheduling/step_limits.h"
+#include "runtime/scheduling/step_tuner.h"
 #include "runtime/speculation/draft_mode.h"
 #include "runtime/speculation/round_planner.h"
 #include "runtime/speculation/speculation.h"
@@ -70,6 +71,12 @@ class Scheduler {
   // `kv` and `speculation` outlive the scheduler.
   Scheduler(const SchedulerLimits& limits, KvCache& kv, Speculation& speculation);
 
+  // From the next plan on; at most the limits. At least one sequence, and as many tokens as
+  // StepLimits::MaxSentRows. Sequences that hold slots beyond a lower bound keep them. Tokens are
+  // only bounded with chunked prompts.
+  void SetBounds(const StepBounds& bounds);
+  const StepBounds& bounds() const { return bounds_; }
+
   // Queues a new sequence.
   void Enqueue(Sequence& sequence);
   // Removes a waiting sequence from the queue.
@@ -106,6 +113,7 @@ class Scheduler {
   Sequence* NextToGive(double priority, int32_t fewest);
   bool Kept(const FreeSlot& slot) const { return slot.kept_until > plans_; }
   int32_t Share() const;
+  int32_t UsableSlots() const;
   std::vector<FreeSlot>::iterator FindSlot(const OpenRequest& request);
   void PlanDecodes(StepPlan& plan);
   void GatherDecoding(StepPlan& plan);
@@ -143,6 +151,7 @@ class Scheduler {
   bool MayReuse(const Sequence& sequence) const;
 
   const SchedulerLimits limits_;
+  StepBounds bounds_;
   KvCache& kv_;
   Speculation& speculation_;
 

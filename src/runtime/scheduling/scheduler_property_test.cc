@@ -198,6 +198,7 @@ class Simulation : public Loop {
       moved_ = false;
       Submit();
       CancelSome();
+      MoveBounds();
       Turn();
       kv_->CheckIntegrity();
       const auto paused = std::ranges::count_if(
@@ -261,9 +262,23 @@ class Simulation : public Loop {
       EXPECT_EQ(item.draft_tokens, 0);
     }
     EXPECT_LE(logits, limits_.max_logits_rows);
-    EXPECT_LE(plan.batch.TargetRows(), limits_.max_num_tokens);
+    const StepBounds& bounds = scheduler_->bounds();
+    EXPECT_LE(plan.batch.TargetRows(), bounds.tokens);
+    if (!plan.started.empty()) {
+      EXPECT_LE(scheduler_->active().size(), static_cast<size_t>(bounds.sequences));
+    }
     EXPECT_LE(sent_rows, limits_.MaxSentRows());
     EXPECT_LE(plan.batch.mappings.size(), max_mappings_);
+  }
+
+  // As a tuner does, but to any value.
+  void MoveBounds() {
+    if (Below(0, 9) != 0) return;
+    const int32_t least = std::max(limits_.MaxSentRows(), 1);
+    const int32_t most = limits_.max_num_tokens;
+    scheduler_->SetBounds(
+        {.sequences = Below(1, limits_.max_batch_size),
+         .tokens = limits_.chunked_prefill ? Below(std::min(least, most), most) : most});
   }
 
   void CancelSome() {
