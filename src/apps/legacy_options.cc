@@ -161,6 +161,9 @@ constexpr OptionSpec kServe[] = {
     Value("cache_config"),
     Value("cache_directory"),
     Value("repoagent_directory"),
+    // Of llgtrt's fork, where they had none either.
+    Value("draft_tokenizer"),
+    Value("draft_token_acc_rate"),
 };
 
 }  // namespace

@@ -16,7 +16,7 @@ std::span<const OptionSpec> LegacyConvertRows();
 std::span<const OptionSpec> LegacyQuantizeRows();
 std::span<const OptionSpec> LegacyBuildRows();
 std::span<const OptionSpec> LegacyRunRows();
-// Of tritonserver.
+// Of tritonserver, and of llgtrt.
 std::span<const OptionSpec> LegacyServeRows();
 
 // Logs which of `rows` were given.

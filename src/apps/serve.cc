@@ -3,6 +3,7 @@
 #include <string>
 
 #include "apps/legacy_options.h"
+#include "apps/llgtrt_options.h"
 #include "apps/output_file.h"
 #include "apps/serve_models.h"
 #include "apps/serve_options.h"
@@ -36,8 +37,10 @@ class FirstBackend {
   std::shared_ptr<ops::Backend> backend_ TANDEM_GUARDED_BY(mutex_);
 };
 
-Status Serve(const OptionValues& values, const ServeOptions& options, Console& console) {
+Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt, const ServeOptions& options,
+             Console& console) {
   TANDEM_RETURN_IF_ERROR(SetTritonLog(values));
+  for (const auto& file : llgtrt.files) console.Say("configuration: " + file.string());
   NameLegacyOptions(values, LegacyServeRows());
   TANDEM_ASSIGN_OR_RETURN(serve::ServerOptions server_options, ServerOptionsFrom(values, options));
   server_options.version = Version();
@@ -62,13 +65,14 @@ Status Serve(const OptionValues& values, const ServeOptions& options, Console& c
   const SteadyClock clock;
   Reaper reaper;
   ServedModels served(clock);
+  if (llgtrt.any_model_name) served.registry.TakeAnyName();
   if (options.allow_shared_memory) served.models.shared_memory().Allow();
   bool is_starting = true;
   const ModelRepository::OpenEngine open =
       [&](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {
-    TANDEM_ASSIGN_OR_RETURN(
-        std::shared_ptr<ServedEngine> engine,
-        OpenServedEngine(asked, console, service_options, metrics, limit_wait, reaper, &shared));
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ServedEngine> engine,
+                            OpenServedEngine(asked, console, service_options, metrics, limit_wait,
+                                             reaper, &shared, llgtrt.text));
     backend.Offer(engine->session->backend);
     if (is_starting) served.engines.push_back(engine);
     return engine;
@@ -88,12 +92,18 @@ Status Serve(const OptionValues& values, const ServeOptions& options, Console& c
 
 // What the server says goes to the file with its log, as readers of the log expect. The error that
 // ends it is told to whoever started it as well.
-Status Run(const OptionValues& values, Console& console) {
+Status Run(const OptionValues& given, Console& console) {
+  OptionValues values = given;
+  TANDEM_ASSIGN_OR_RETURN(const LlgtrtServing llgtrt, TakeLlgtrt(values));
+  if (llgtrt.printed) {
+    console.SayPart(*llgtrt.printed);
+    return console.status();
+  }
   const ServeOptions options = ServeOptionsFrom(values);
-  if (options.log_file.empty()) return Serve(values, options, console);
+  if (options.log_file.empty()) return Serve(values, llgtrt, options, console);
   auto file = OutputFile::Open(options.log_file);
   if (!file.ok()) return file.status().Annotate("--log_file");
-  Status status = Serve(values, options, console);
+  Status status = Serve(values, llgtrt, options, console);
   if (const Status& written = console.status(); !written.ok()) {
     status = written.Annotate("--log_file " + options.log_file);
   }
@@ -112,7 +122,8 @@ Command ServeCommand() {
               "  tandem serve                          # the embedded pair on 127.0.0.1:8000\n"
               "  tandem serve MODEL DRAFT --port 8080 --grpc_port 8001\n"
               "  tandem serve --model_repo REPO        # folders with a config.pbtxt each\n"
-              "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n",
+              "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n"
+              "  tandem serve MODEL DRAFT --as_llgtrt --debug   # as launch-llgtrt.sh starts it\n",
           .options = SessionOptionRows(ServeOptionRows()),
           .run = Run};
 }

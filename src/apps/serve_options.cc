@@ -7,6 +7,7 @@
 
 #include "apps/command.h"
 #include "apps/legacy_options.h"
+#include "apps/llgtrt_options.h"
 #include "apps/session.h"
 #include "apps/triton_options.h"
 #include "base/file.h"
@@ -50,14 +51,14 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
           {.name = "host",
            .meaning = "Address to listen on; a public one needs --api_key_file or --insecure",
            .group = kServer,
-           .alias = "http_address"}),
+           .alias = "http_address|-H"}),
       Sets<[](ServerOptions& o) -> auto& { return o.http.port; }>(
           {.name = "port",
            .meaning = "Port; 0: any free port, which is printed",
            .group = kServer,
            .min = 0,
            .max = 65535,
-           .alias = "http_port"}),
+           .alias = "http_port|-p"}),
       Sets<[](ServerOptions& o) -> auto& { return o.http.threads; }>(
           {.name = "http_threads",
            .meaning = "Threads that serve connections",
@@ -376,7 +377,7 @@ void SetServices(const ServeOptions& options, serve::ServerOptions& server) {
 
 std::vector<OptionSpec> ServeOptionRows() {
   return Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(), TritonOptionRows(),
-               LegacyServeRows()});
+               LlgtrtOptionRows(), LegacyServeRows()});
 }
 
 ServeOptions ServeOptionsFrom(const OptionValues& values) { return ServeRows().Read(values); }

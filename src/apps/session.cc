@@ -307,18 +307,19 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
            .meaning = "Target: a Hugging Face folder, a checkpoint or an engine; the embedded pair "
                       "when left out",
            .group = kModels,
-           .alias = "engine_dir",
+           .alias = "engine_dir|engine|-E",
            .position = Position::kOptional}),
       BindOption<ModelOptions, &ModelOptions::draft>(
           {.name = "draft",
            .meaning = "Draft model, with the target's vocabulary",
            .group = kModels,
-           .alias = "draft_engine_dir",
+           .alias = "draft_engine_dir|draft_engine",
            .position = Position::kOptional}),
       BindOption<ModelOptions, &ModelOptions::tokenizer_dir>(
           {.name = "tokenizer_dir",
            .meaning = "Folder of the tokenizer, when it is not the target's",
-           .group = kModels}),
+           .group = kModels,
+           .alias = "tokenizer|-T"}),
       BindChoice<ModelOptions, &ModelOptions::quantize>(
           {.name = "weights",
            .meaning =

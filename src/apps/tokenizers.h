@@ -2,7 +2,10 @@
 // defaults. Main thread.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <optional>
+#include <string>
 
 #include "apps/session.h"
 #include "serve/generation_defaults.h"
@@ -16,10 +19,16 @@ struct TextModel {
   serve::GenerationDefaults defaults;
 };
 
+// What an operator says of the text side instead of the model's files.
+struct TextOverrides {
+  std::string tokenizer_config;    // Tokenizer::Options::config_overrides
+  std::optional<int64_t> n_vocab;  // the model's number of tokens, which is compared
+};
+
 // From --tokenizer_dir, or the target's folder. INVALID_ARGUMENT when the tokenizer has ordinary
 // tokens that a model has no row for, when the draft's tokenizer gives other ids than the target's,
-// or when a dummy model comes without a tokenizer. Other differences between the two vocabularies
-// are logged.
-Result<TextModel> OpenTextModel(const Session& session);
+// when a dummy model comes without a tokenizer, or when `overrides` name another vocabulary. Other
+// differences between the two vocabularies are logged.
+Result<TextModel> OpenTextModel(const Session& session, const TextOverrides& overrides = {});
 
 }  // namespace tandem::apps

@@ -127,7 +127,9 @@ struct GenerateService::Impl {
   // The prompt's text and tokens; its log-probabilities come with the first token.
   std::shared_ptr<PromptText> DecodePrompt(TextRequest& text, const Request& built) const {
     auto prompt = std::make_shared<PromptText>();
-    const auto decoder = codec.NewDecoder({}, text.skip_special_tokens);
+    // A chat's prompt shows the control tokens that the template wrote.
+    const bool skip_special = text.skip_special_tokens && !text.messages;
+    const auto decoder = codec.NewDecoder({}, skip_special);
     prompt->pieces.reserve(built.prompt.size());
     for (const int32_t token : built.prompt) {
       SampledToken unscored;

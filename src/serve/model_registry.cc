@@ -85,10 +85,16 @@ Status ModelRegistry::Remove(std::string_view name) {
   return {};
 }
 
+void ModelRegistry::TakeAnyName() {
+  const MutexLock lock(mutex_);
+  takes_any_name_ = true;
+}
+
 Result<ModelPtr> ModelRegistry::Find(std::string_view name) const {
   const MutexLock lock(mutex_);
   const auto found = WithName(models_, name);
   if (found != models_.end()) return *found;
+  if (takes_any_name_ && !models_.empty()) return models_.front();
   std::string known;
   for (const ModelPtr& model : models_) {
     if (model->is_alias) continue;

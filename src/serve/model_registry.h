@@ -39,6 +39,10 @@ class ModelRegistry {
   // Removes an engine with all its names; `name` is any of them. NOT_FOUND when there is none.
   Status Remove(std::string_view name);
 
+  // From now on a name that is unknown finds the default model: a server of one engine whose
+  // clients write any name.
+  void TakeAnyName();
+
   // By name or alias. NOT_FOUND with Reason::kModelNotFound.
   Result<ModelPtr> Find(std::string_view name) const;
   // The model for requests that name none: the first one added.
@@ -55,6 +59,7 @@ class ModelRegistry {
  private:
   mutable Mutex mutex_;
   std::vector<ModelPtr> models_ TANDEM_GUARDED_BY(mutex_);  // an engine's names stand together
+  bool takes_any_name_ TANDEM_GUARDED_BY(mutex_) = false;
   // Of the engines that were removed; calls may still hold them.
   std::vector<std::weak_ptr<GenerateService>> removed_ TANDEM_GUARDED_BY(mutex_);
 };

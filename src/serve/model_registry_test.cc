@@ -89,6 +89,16 @@ TEST(ModelRegistryTest, ARemovedEngineLosesAllItsNamesAndEndsTheCallsItHas) {
   EXPECT_TRUE(service.expired());
 }
 
+TEST(ModelRegistryTest, MayTakeAnyNameForTheDefault) {
+  Served served;
+  ModelRegistry models;
+  models.TakeAnyName();
+  EXPECT_EQ(models.Find("model").status().reason(), Reason::kModelNotFound) << "there is none";
+  ASSERT_TRUE(models.Add("first", served.service, {"ensemble"}).ok());
+  EXPECT_EQ((*models.Find("model"))->name, "first");
+  EXPECT_EQ((*models.Find("ensemble"))->name, "ensemble");
+}
+
 TEST(ModelRegistryTest, WithoutModelsThereIsNoDefault) {
   const ModelRegistry models;
   EXPECT_EQ(models.Default().status().reason(), Reason::kModelNotFound);

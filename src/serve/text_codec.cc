@@ -153,14 +153,16 @@ class ModelTextCodec final : public TextCodec {
 }  // namespace
 
 Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& model_dir,
-                                                 int64_t model_vocab) {
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Tokenizer> tokenizer, Tokenizer::Load(model_dir));
+                                                 int64_t model_vocab,
+                                                 const std::string& config_overrides) {
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Tokenizer> tokenizer,
+                          Tokenizer::Load(model_dir, {.config_overrides = config_overrides}));
   if (const Status fits = tokenizer->FitsVocabulary(model_vocab); !fits.ok()) {
     return fits.Annotate(model_dir.string());
   }
   std::shared_ptr<const ChatTemplate> chat;
   Result<std::shared_ptr<const ChatTemplate>> loaded =
-      ChatTemplate::FromModelDir(model_dir, tokenizer);
+      ChatTemplate::FromModelDir(model_dir, tokenizer, config_overrides);
   if (loaded.ok()) {
     chat = *std::move(loaded);
   } else if (loaded.status().code() != Code::kNotFound) {

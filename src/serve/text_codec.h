@@ -80,8 +80,10 @@ class TextCodec {
 };
 
 // Reads the tokenizer of a folder and the files next to it, for a model of `model_vocab` tokens.
-// INVALID_ARGUMENT if the model cannot have this tokenizer.
+// INVALID_ARGUMENT if the model cannot have this tokenizer. `config_overrides` as
+// Tokenizer::Options.
 Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& model_dir,
-                                                 int64_t model_vocab);
+                                                 int64_t model_vocab,
+                                                 const std::string& config_overrides = {});
 
 }  // namespace tandem::serve

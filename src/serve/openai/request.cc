@@ -9,6 +9,7 @@
 #include "serve/openai/answer_fields.h"
 #include "serve/openai/constraint_fields.h"
 #include "serve/openai/generation_fields.h"
+#include "serve/openai/llgtrt_fields.h"
 #include "serve/openai/messages.h"
 #include "serve/openai/other_fields.h"
 #include "serve/openai/prompts.h"
@@ -61,6 +62,7 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   ReadGenerationFields(fields, text);
   text.grammar = ReadGrammar(fields);
   CheckOtherFields(fields);
+  ReadLlgtrtFields(fields, call, text);
   ReadSpecialTokens(fields, call, text);
   const bool is_completion = call.endpoint == Endpoint::kCompletions;
   if (!text.max_tokens && is_completion) text.max_tokens = kDefaultMaxTokens;
@@ -85,6 +87,7 @@ Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
   if (endpoint == Endpoint::kChat) {
     for (const std::string_view name : kChatFields) fields.Get(name);
     TANDEM_RETURN_IF_ERROR(ReadChat(body, options));
+    TANDEM_RETURN_IF_ERROR(ShowSchemaInPrompt(body, options));
     TANDEM_ASSIGN_OR_RETURN(call.tools, ReadTools(body));
     call.prompts.push_back(std::move(options));
   } else {
@@ -95,6 +98,9 @@ Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
       (num_choices < 1 || num_choices > static_cast<int64_t>(kMaxPrompts / call.prompts.size()))) {
     return FieldError(choices_name, fmt::format("prompts times {} must be at most {}", choices_name,
                                                 kMaxPrompts));
+  }
+  if (call.echo.expanded && call.prompts.size() > 1) {
+    return FieldError("return_expanded_prompt", "needs a request with one prompt");
   }
   call.ignored = fields.Unread(kMaxIgnored);
   return call;

@@ -20,6 +20,7 @@ struct Echo {
   bool prompt = false;  // its text before the answer's, and its log-probabilities if asked for
   bool answer = true;   // false: no new token was asked for
   int64_t num_prompt_logprobs = -1;  // vLLM's field of that name; -1: none
+  bool expanded = false;             // llgtrt's return_expanded_prompt: beside the choices
 };
 
 struct Call {

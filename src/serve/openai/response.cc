@@ -344,6 +344,9 @@ std::string FormatResponse(const ResponseHeader& header,
   if (is_chat && echo.num_prompt_logprobs >= 0) {
     WritePromptLogprobs(*answers.front()->prompt, echo.num_prompt_logprobs, codec, writer);
   }
+  if (echo.expanded) {
+    writer.Key("expanded_prompt").String(answers.front()->prompt->text);
+  }
   WriteUsage(usage, writer);
   WriteSeed(usage, writer);
   writer.EndObject();

@@ -19,6 +19,7 @@
 #include "serve/http/router.h"
 #include "serve/kserve/http/front_end.h"
 #include "serve/kserve/triton_metrics.h"
+#include "serve/llgtrt/routes.h"
 #include "serve/openai/front_end.h"
 
 namespace tandem::serve {
@@ -151,8 +152,12 @@ struct Server::Impl {
     router.Add(kserve::MakeFrontEnd(models, options.kserve_body_bytes));
     router.Add(MakeHealthFrontEnd(models));
     router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
-    router.Add(openai::MakeFrontEnd(engines, options.openai_body_bytes, options.version,
-                                    options.answer_formats));
+    FrontEnd openai_front_end = openai::MakeFrontEnd(engines, options.openai_body_bytes,
+                                                     options.version, options.answer_formats);
+    for (Route& route : llgtrt::Routes(engines, models)) {
+      openai_front_end.routes.push_back(std::move(route));
+    }
+    router.Add(std::move(openai_front_end));
     metrics_router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
   }
 
