@@ -35,9 +35,11 @@ def tandem(*arguments, check=True):
 class Server:
     """`tandem serve` on a port of the system's choice; stopped by its own process id."""
 
+    command = (TANDEM, "serve")
+
     def __init__(self, *arguments):
         self.process = subprocess.Popen(
-            [TANDEM, "serve", "--port", "0", *map(str, arguments)],
+            [*self.command, "--port", "0", *map(str, arguments)],
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

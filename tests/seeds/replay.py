@@ -22,7 +22,7 @@ HERE = Path(__file__).resolve().parent
 REPOSITORY = HERE.parents[1]
 # (regular expression, replacement): a path at the root follows a blank, a colon or an equals sign.
 ADAPTED = (
-    (r"(?<=[\s:=])/(?=(tensorrtllm_backend|models|workspace|opt|all_models|app|model_input|model_output)\b)", "${root}/"),
+    (r"(?<=[\s:=])/(?=(tensorrtllm_backend|models|workspace|opt|all_models|app|model_input|model_output|usr/local/bin/launch-llgtrt)\b)", "${root}/"),
     (r"launch_triton_server\.py", r"\g<0> >>${server_log} 2>\&1 --force --http_port 0 --grpc_port 0 --metrics_port 0"),
     (r"localhost:8000", "localhost:${http_port}"),
     (r"localhost:8001", "localhost:${grpc_port}"),
