@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <random>
 #include <utility>
 
 #include "base/free_memory.h"
@@ -120,6 +121,14 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
               .num_window_blocks = memory.num_window_blocks,
               .num_host_blocks = memory.num_host_blocks,
               .block_bytes = memory.block_bytes};
+  if (plan.options.kv_event_buffer > 0) {
+    std::random_device random;
+    const uint64_t secret = (uint64_t{random()} << 32) | random();
+    parts.kv_events =
+        std::make_unique<KvEvents>(plan.options.kv_event_buffer, parts.kv.num_blocks,
+                                   parts.kv.num_host_blocks, parts.kv.block_tokens, secret);
+    parts.kv.events = parts.kv_events.get();
+  }
   parts.memory_plan = memory.lines;
   const EngineOptions& options = parts.options;
   const int32_t rows = options.max_num_tokens;

@@ -114,6 +114,13 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
            .group = kBatching,
            .min = 0,
            .max = 100}),
+      Sets<&EngineOptions::kv_event_buffer>(
+          {.name = "kv_event_buffer",
+           .meaning = "Events of the cache (blocks stored, moved, removed) kept until "
+                      "/kv_cache_events is asked for them; the oldest are lost first; 0: none",
+           .group = kBatching,
+           .min = 0,
+           .max = 1 << 24}),
       Sets<&EngineOptions::block_tokens>({.name = "tokens_per_block",
                                           .meaning = "Tokens of one cache block, a power of two",
                                           .group = kBatching,

@@ -160,6 +160,7 @@ void KvCache::Impl::EvictOldest() {
   // Its window block may be referenced, by a sequence that has its own copy of the block.
   if (HasWindow(block)) windows.Disown(At(block).window);
   if (const HostBlockId place = TakeHostBlock(); place != kNone) {
+    if (options.events) options.events->Updated(node, /*to_host=*/true);
     tree.MoveToHost(node, place);
     host.Add({.block = block, .host = place, .to_host = true});
     ++offloads;
@@ -183,6 +184,7 @@ HostBlockId KvCache::Impl::TakeHostBlock() {
 }
 
 void KvCache::Impl::Lose(NodeId node) {
+  if (options.events) options.events->Removed(node);
   tree.Erase(node);
 }
 
@@ -200,6 +202,7 @@ NodeId KvCache::Impl::TakeOver(NodeId on_host, BlockId block) {
   tree.Hold(on_host);
   host.Leave(tree.At(on_host).host);
   tree.MoveToDevice(on_host, block);
+  if (options.events) options.events->Updated(on_host, /*to_host=*/false);
   return on_host;
 }
 
@@ -449,6 +452,7 @@ void KvCache::Publish(std::span<const int32_t> tokens, std::span<const BlockId> 
       } else {
         const NodeId inserted = impl.tree.Insert(parent, content, block);
         impl.At(block).node = inserted;
+        if (impl.options.events) impl.options.events->Stored(inserted, parent, key, content);
       }
     }
     const NodeId node = impl.At(block).node;

@@ -32,6 +32,7 @@
 
 #include "base/status.h"
 #include "runtime/cache/host_tier.h"
+#include "runtime/cache/kv_events.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/cache/window_blocks.h"
 
@@ -52,6 +53,7 @@ struct KvCacheOptions {
   int32_t num_window_blocks = 0;
   int32_t num_host_blocks = 0;  // 0: what is evicted is lost; only without window blocks
   int64_t block_bytes = 0;      // of a block in both models, for figures
+  KvEvents* events = nullptr;   // outlives the cache; null: nobody follows them
 };
 
 // The part of a prompt that the prefix tree holds. The blocks are already referenced for the

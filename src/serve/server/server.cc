@@ -20,6 +20,7 @@
 #include "serve/kserve/http/front_end.h"
 #include "serve/kserve/triton_metrics.h"
 #include "serve/openai/front_end.h"
+#include "serve/server/kv_events.h"
 
 namespace tandem::serve {
 namespace {
@@ -151,6 +152,7 @@ struct Server::Impl {
     router.Add(kserve::MakeFrontEnd(models, options.kserve_body_bytes));
     router.Add(MakeHealthFrontEnd(models));
     router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
+    router.Add(MakeKvEventsFrontEnd(engines));
     router.Add(openai::MakeFrontEnd(engines, options.openai_body_bytes, options.version,
                                     options.answer_formats));
     metrics_router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
