@@ -16,7 +16,7 @@ NEITHER_ALLOCATE_NOR_WAIT = set(
     cudaEventElapsedTime cudaEventRecord cudaFuncGetAttributes cudaFuncSetAttribute cudaGetDeviceCount
     cudaGetDeviceProperties cudaGetErrorString cudaGetLastError cudaGraphDestroy cudaLaunchKernelExC cudaMemsetAsync
     cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
-    cudaSetDevice cudaStreamBeginCapture cudaStreamEndCapture cudaStreamIsCapturing
+    cudaSetDevice cudaStreamBeginCapture cudaStreamEndCapture cudaStreamIsCapturing cudaStreamWaitEvent
     """.split()
 )
 

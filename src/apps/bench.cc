@@ -20,8 +20,8 @@ const BoundOptions<BenchOptions>& Rows() {
       BindChoice<BenchOptions, &BenchOptions::run>(
           {.name = "kind",
            .meaning = "A few requests beside their limits, full batches, plain beside speculative "
-                      "decoding, prompts cold and found in the cache, load on a running server, or "
-                      "each op alone",
+                      "decoding, prompts cold and found in the cache (with --kv_host_cache_bytes "
+                      "also in host memory), load on a running server, or each op alone",
            .group = "Arguments",
            .position = Position::kOptional},
           {{"latency", BenchLatency},

@@ -24,9 +24,9 @@ using testing::HasSubstr;
 constexpr const char* kRuntime = R"({
   "guaranteed_no_evict": true, "max_batch_size": 12, "max_num_tokens": 4096, "max_queue_size": 0,
   "enable_chunked_context": false, "enable_kv_cache_reuse": false,
-  "kv_cache_free_gpu_mem_fraction": 0.25, "kv_cache_host_memory_megabytes": 0,
+  "kv_cache_free_gpu_mem_fraction": 0.25, "kv_cache_host_memory_megabytes": 3,
   "enable_batch_size_tuning": false, "enable_max_num_tokens_tuning": true,
-  "kv_cache_onboard_blocks": true, "secondary_offload_min_priority": null})";
+  "kv_cache_onboard_blocks": false, "secondary_offload_min_priority": 31, "event_buffer_max_size": 9})";
 
 class LlgtrtConfigTest : public testing::Test {
  protected:
@@ -81,6 +81,19 @@ TEST_F(LlgtrtConfigTest, EveryKeyOfRuntimeJsonSetsItsMember) {
   EXPECT_EQ(engine.kv_cache_free_fraction, 0.25);
   EXPECT_FALSE(engine.enable_batch_size_tuning);
   EXPECT_TRUE(engine.enable_max_num_tokens_tuning);
+  EXPECT_EQ(engine.kv_host_cache_bytes, int64_t{3} << 20);
+  EXPECT_FALSE(engine.kv_onboard_blocks);
+  EXPECT_EQ(engine.kv_offload_min_priority, 31);
+  EXPECT_EQ(engine.kv_event_buffer, 9);
+}
+
+TEST_F(LlgtrtConfigTest, NullLeavesTheDefaultOfKeysThatMayBeNull) {
+  const LlgtrtConfig config =
+      ReadJson5("{runtime: {secondary_offload_min_priority: null, event_buffer_max_size: null}}")
+          .value();
+  const EngineOptions engine = Engine(config);
+  EXPECT_EQ(engine.kv_offload_min_priority, EngineOptions().kv_offload_min_priority);
+  EXPECT_EQ(engine.kv_event_buffer, EngineOptions().kv_event_buffer);
 }
 
 TEST_F(LlgtrtConfigTest, LaterFilesGoOverEarlierOnesKeyByKey) {

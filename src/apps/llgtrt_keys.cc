@@ -73,6 +73,25 @@ Status TakeQueueSize(const Json& value, LlgtrtSettings& settings) {
   return {};
 }
 
+// Null: the default.
+template <auto kField>
+LlgtrtKey IntegerOrNull(std::string_view path, std::string_view default_json,
+                        std::string_view meaning) {
+  LlgtrtKey key = Integer<kField>(path, default_json, meaning);
+  key.take = [take = key.take](const Json& value, LlgtrtSettings& settings) -> Status {
+    return value.is_null() ? Status() : take(value, settings);
+  };
+  return key;
+}
+
+Status TakeHostMemory(const Json& value, LlgtrtSettings& settings) {
+  const std::optional<int64_t> mebibytes = IntegerOf(value);
+  if (!mebibytes) return MustBe("an integer", value);
+  settings.options[OptionOf<&EngineOptions::kv_host_cache_bytes>()] =
+      fmt::format("{}MiB", *mebibytes);
+  return {};
+}
+
 Status TakeFraction(const Json& value, LlgtrtSettings& settings) {
   const std::optional<double> number = value.Number();
   if (!number) return MustBe("a number", value);
@@ -89,13 +108,6 @@ LlgtrtKey Only(std::string_view path, std::string_view neutral, std::string_view
             if (value.is_null() || value.Dump() == neutral) return {};
             return InvalidArgument(fmt::format("{} {}", value.Dump(), refusal));
           }};
-}
-
-// Keys of the cache's host tier and of its events, which this server does not have. Each row
-// becomes a Switch or an Integer of its member once EngineOptions has that.
-LlgtrtKey NotAvailable(std::string_view path, std::string_view neutral, std::string_view meaning) {
-  return Only(path, neutral, meaning,
-              "is not available yet: keys and values stay on the device, and no events are kept");
 }
 
 // The limits of grammars are fixed. Each row becomes an Integer of its option once there is one.
@@ -200,21 +212,23 @@ std::span<const LlgtrtKey> LlgtrtKeys() {
                                                   "Reuse the cache of shared prefixes"),
       {"runtime.kv_cache_free_gpu_mem_fraction", "",
        "Share of the free memory for keys and values of both models", TakeFraction},
-      NotAvailable("runtime.kv_cache_host_memory_megabytes", "0",
-                   "Host memory for evicted keys and values"),
+      {"runtime.kv_cache_host_memory_megabytes", "0",
+       "Host memory for evicted keys and values, in MiB", TakeHostMemory},
       Switch<&EngineOptions::enable_batch_size_tuning>(
           "runtime.enable_batch_size_tuning", "true",
           "Bound the sequences of a step by the lengths of recent requests"),
       Switch<&EngineOptions::enable_max_num_tokens_tuning>(
           "runtime.enable_max_num_tokens_tuning", "true",
           "Bound the tokens of a step by the lengths of recent requests"),
-      NotAvailable("runtime.kv_cache_onboard_blocks", "true",
-                   "Bring keys and values back from host memory"),
+      Switch<&EngineOptions::kv_onboard_blocks>("runtime.kv_cache_onboard_blocks", "true",
+                                                "Bring keys and values back from host memory"),
       Only("runtime.cross_kv_cache_fraction", "null", "Of encoder-decoder models",
            "is for encoder-decoder models, of which none is served"),
-      NotAvailable("runtime.secondary_offload_min_priority", "30",
-                   "Least priority of what goes to host memory"),
-      NotAvailable("runtime.event_buffer_max_size", "0", "Events of the cache that are kept"),
+      IntegerOrNull<&EngineOptions::kv_offload_min_priority>(
+          "runtime.secondary_offload_min_priority", "30",
+          "Least priority of what goes to host memory"),
+      IntegerOrNull<&EngineOptions::kv_event_buffer>("runtime.event_buffer_max_size", "0",
+                                                     "Events of the cache that are kept"),
       {"tokenizer.chat_template", "", "Template of chats", TakeChatTemplate},
       {"tokenizer.clean_up_tokenization_spaces", "", "No effect: text is the tokens' bytes",
        TakeCleanUp},

@@ -22,10 +22,11 @@ void SayDevice(const ops::Backend& backend, const Console& console) {
 
 void SayMemory(const ServedEngine& engine, const Console& console) {
   console.Say(fmt::format("memory of {}:", engine.session->target.name));
+  const bool on_host = engine.session->backend->device().kind == Device::Kind::kCpu;
   int64_t total = 0;
   for (const MemoryLine& line : engine.session->engine->memory_plan()) {
     console.Say(ShowMemoryLine(line));
-    total += line.bytes;
+    if (on_host || !line.pinned) total += line.bytes;  // of one kind of memory
   }
   console.Say(fmt::format("  {:34} {:>10}", "total", FormatBytes(total)));
   console.Say(fmt::format("  at most {} sequences wait for a turn (--max_queue_size)",

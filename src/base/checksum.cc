@@ -17,4 +17,8 @@ std::string Checksum(std::span<const std::byte> bytes) {
   return text;
 }
 
+uint64_t Hash64(std::span<const std::byte> bytes, uint64_t seed) {
+  return XXH3_64bits_withSeed(bytes.data(), bytes.size(), seed);
+}
+
 }  // namespace tandem

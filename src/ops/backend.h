@@ -98,6 +98,20 @@ class Backend {
   virtual void EnqueueCopyToHost(void* to, const void* from, size_t bytes) {
     CopyToHost(to, from, bytes);
   }
+  // Copies that run beside the stream, as between a cache and its offloaded blocks. They wait for
+  // nothing on the stream: the caller knows that work enqueued there before no longer writes
+  // `from` nor uses `to`. Copies to the host run in their order, after all copies to the device
+  // that were joined. Copies to the device run in theirs, after the copies to the host enqueued
+  // before them. JoinSideCopies: work enqueued on the stream from now on waits for them, on the
+  // device. Host memory is pinned and must not be touched until then.
+  virtual void EnqueueSideCopyToHost(void* to, const void* from, size_t bytes) {
+    CopyToHost(to, from, bytes);
+  }
+  virtual void EnqueueSideCopyToDevice(void* to, const void* from, size_t bytes) {
+    CopyToDevice(to, from, bytes);
+  }
+  virtual void JoinSideCopies() {}
+
   // Marks the end of the work enqueued so far; there are kNumMarks marks, used in turn.
   virtual void Mark(int /*mark*/) {}
   // Returns when the work before the mark has run, or when the device has failed.

@@ -178,6 +178,13 @@ class ForwardingBackend : public Backend {
   void EnqueueCopyToHost(void* to, const void* from, size_t bytes) override {
     inner_.EnqueueCopyToHost(to, from, bytes);
   }
+  void EnqueueSideCopyToHost(void* to, const void* from, size_t bytes) override {
+    inner_.EnqueueSideCopyToHost(to, from, bytes);
+  }
+  void EnqueueSideCopyToDevice(void* to, const void* from, size_t bytes) override {
+    inner_.EnqueueSideCopyToDevice(to, from, bytes);
+  }
+  void JoinSideCopies() override { inner_.JoinSideCopies(); }
   void Mark(int mark) override { inner_.Mark(mark); }
   Status WaitFor(int mark) override { return inner_.WaitFor(mark); }
   double SecondsBetween(int from, int to) override { return inner_.SecondsBetween(from, to); }

@@ -2,10 +2,13 @@
 // engine with drafts, penalties and log-probabilities, between the events of one read and the next.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdlib>
 #include <string>
+#include <vector>
 
+#include "runtime/cache/kv_cache.h"
 #include "runtime/testing/steady_engine.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
@@ -77,6 +80,31 @@ TEST_P(AllocationTest, AThousandStepsAllocateNothing) {
   EXPECT_EQ(after.steps - before.steps, 1000);
   EXPECT_EQ(after.running, 4);
   EXPECT_GT(after.drafts_proposed - before.drafts_proposed, 1000);
+}
+
+TEST(CacheAllocationTest, EvictedBlocksGoToTheHostAndAreToldOfWithoutAnAllocation) {
+  if (!TANDEM_COUNTS_MALLOC) GTEST_SKIP() << "malloc is the sanitizer's";
+  KvEvents events(/*max_events=*/16, /*device_blocks=*/8, /*host_blocks=*/12, /*block_tokens=*/4,
+                  /*secret=*/1);
+  KvCache cache({.num_blocks = 8, .block_tokens = 4, .num_host_blocks = 12, .events = &events});
+  std::vector<int32_t> tokens(16);
+  std::vector<BlockId> blocks;
+  std::vector<HostCopy> copies;
+  blocks.reserve(8);
+  copies.reserve(8);
+  counting = true;
+  for (int32_t i = 0; i < 1000; ++i) {
+    std::ranges::fill(tokens, i % 7);
+    ASSERT_TRUE(cache.Allocate(4, blocks));
+    cache.MoveHostCopies(copies);
+    cache.Publish(tokens, blocks, {16, 8});
+    cache.Release(blocks);
+    blocks.clear();
+    copies.clear();
+  }
+  counting = false;
+  EXPECT_EQ(allocations.exchange(0), 0);
+  EXPECT_GT(cache.Stats().offloads, 1000);
 }
 
 INSTANTIATE_TEST_SUITE_P(StepsInFlight, AllocationTest, testing::Values(0, 1),

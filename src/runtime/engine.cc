@@ -95,6 +95,7 @@ struct Engine::Impl {
         prompt_rules(parts.prompt_rules),
         memory_plan(std::move(parts.memory_plan)),
         memory(parts.memory),
+        kv_events(std::move(parts.kv_events)),
         clock(clock),
         seed_source(SeedSource(options.seed)),
         inbox(options.max_queue_size),
@@ -126,6 +127,7 @@ struct Engine::Impl {
   const std::array<PromptRules, kNumModels> prompt_rules;
   const std::vector<MemoryLine> memory_plan;
   const MemoryUse memory;
+  const std::unique_ptr<KvEvents> kv_events;  // thread-safe; null: none are kept
   const Clock& clock;
   const uint64_t seed_source;
 
@@ -231,6 +233,13 @@ EngineStats Engine::Stats() const {
   stats.memory = impl_->memory;
   return stats;
 }
+
+Result<KvEventBatch> Engine::TakeKvEvents(size_t most) {
+  if (impl_->kv_events) return impl_->kv_events->Take(most);
+  return FailedPrecondition(
+      "no events of the key-value cache are kept: start the server with --kv_event_buffer");
+}
+
 const std::vector<MemoryLine>& Engine::memory_plan() const { return impl_->memory_plan; }
 const EngineOptions& Engine::options() const { return impl_->options; }
 const EngineLimits& Engine::limits() const { return impl_->limits; }

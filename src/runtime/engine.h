@@ -15,6 +15,7 @@
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "runtime/cache/kv_events.h"
 #include "runtime/engine_stats.h"
 #include "runtime/request/request.h"
 
@@ -75,6 +76,9 @@ class Engine {
   bool Step();
 
   EngineStats Stats() const;  // any thread
+  // Takes at most `most` of the oldest events of the cache that nobody took. Any thread.
+  // FAILED_PRECONDITION names the option that keeps events.
+  Result<KvEventBatch> TakeKvEvents(size_t most);
   const std::vector<MemoryLine>& memory_plan() const;
   // The effective options, including the planned values.
   const EngineOptions& options() const;

@@ -3,8 +3,11 @@
 
 #include <algorithm>
 #include <iterator>
+#include <random>
 #include <utility>
 
+#include "base/free_memory.h"
+#include "base/options.h"
 #include "model/kv_pool.h"
 #include "runtime/engine.h"
 #include "runtime/engine_parts.h"
@@ -69,10 +72,26 @@ Result<std::unique_ptr<ForwardPass>> MakePass(const EngineModel& model, ops::Bac
   return std::unique_ptr<ForwardPass>(std::make_unique<DecoderPass>(*std::move(decoder)));
 }
 
+// Host memory is looked at first: pinning takes what others use, and may end the process instead of
+// being refused.
+Result<std::unique_ptr<HostBlocks>> MakeHostBlocks(const MemoryPlan& plan,
+                                                   const ExecutorModels& models,
+                                                   ops::Backend& backend) {
+  const int64_t bytes = plan.num_host_blocks * plan.block_bytes;
+  if (const int64_t free = FreeHostBytes(); bytes > free) {
+    return FailedPrecondition(fmt::format("kv_host_cache_bytes is {}; {} of host memory are free",
+                                          FormatBytes(bytes), FormatBytes(free)));
+  }
+  Result<std::unique_ptr<HostBlocks>> made =
+      HostBlocks::Create(plan.num_host_blocks, models.target_pool, models.draft_pool, backend);
+  if (made.ok()) return made;
+  return Explain(made.status(), "evicted keys and values", "--kv_host_cache_bytes");
+}
+
 // What was planned, and the host memory that steps copy from and to.
 MemoryUse MemoryUseOf(const MemoryPlan& plan, int64_t pinned, const ops::Backend& backend) {
   int64_t planned = 0;
-  for (const MemoryLine& line : plan.lines) planned += line.bytes;
+  for (const MemoryLine& line : plan.lines) planned += line.pinned ? 0 : line.bytes;
   if (backend.device().kind == Device::Kind::kCpu) return {.cpu = planned + pinned};
   return {.gpu = planned, .pinned = pinned};
 }
@@ -99,7 +118,17 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
               .block_tokens = plan.options.block_tokens,
               .enable_reuse = plan.options.enable_prefix_reuse,
               .window_tokens = memory.window_tokens,
-              .num_window_blocks = memory.num_window_blocks};
+              .num_window_blocks = memory.num_window_blocks,
+              .num_host_blocks = memory.num_host_blocks,
+              .block_bytes = memory.block_bytes};
+  if (plan.options.kv_event_buffer > 0) {
+    std::random_device random;
+    const uint64_t secret = (uint64_t{random()} << 32) | random();
+    parts.kv_events =
+        std::make_unique<KvEvents>(plan.options.kv_event_buffer, parts.kv.num_blocks,
+                                   parts.kv.num_host_blocks, parts.kv.block_tokens, secret);
+    parts.kv.events = parts.kv_events.get();
+  }
   parts.memory_plan = memory.lines;
   const EngineOptions& options = parts.options;
   const int32_t rows = options.max_num_tokens;
@@ -117,6 +146,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
         models.draft, MakePass(draft, backend, rows, options.max_batch_size, *parts.heartbeat));
     TANDEM_ASSIGN_OR_RETURN(models.draft_pool,
                             MakePool(*draft.weights, memory, 0, options, backend, models.memory));
+  }
+  if (memory.num_host_blocks > 0) {
+    TANDEM_ASSIGN_OR_RETURN(models.host_blocks, MakeHostBlocks(memory, models, backend));
   }
   ExecutorConfig config = MakeExecutorConfig(options, parts.limits, backend);
   config.row_forms = plan.row_forms;

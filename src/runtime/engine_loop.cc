@@ -45,6 +45,9 @@ EngineLoop::EngineLoop(EngineParts parts, Inbox& inbox, EventQueue& events, cons
   for (int32_t i = 0; i < parts.limits.max_launched; ++i) {
     plans_.emplace_back(parts.limits.max_batch_size, parts.limits.max_num_tokens,
                         parts.kv.block_tokens);
+    if (parts.kv.num_host_blocks > 0) {
+      plans_.back().batch.host_copies.reserve(static_cast<size_t>(parts.kv.num_blocks));
+    }
   }
   changes_.reserve(static_cast<size_t>(parts.limits.max_batch_size) * 2);
   postings_.reserve(changes_.capacity());

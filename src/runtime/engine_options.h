@@ -34,6 +34,11 @@ struct EngineOptions {
   double kv_cache_free_fraction = 0.5;  // of the memory free after loading, when planned
   int64_t kv_cache_tokens = 0;          // most tokens that a pool holds; 0: as many as fit
   std::optional<DType> kv_cache_dtype;  // of both models' pools; default: the models' own types
+  // Host memory for evicted blocks of both models; 0: they are lost.
+  int64_t kv_host_cache_bytes = 0;
+  bool kv_onboard_blocks = true;         // false: nothing is brought back, so nothing is offloaded
+  int32_t kv_offload_min_priority = 30;  // of 0 to 100; blocks have kBlockPriority
+  int32_t kv_event_buffer = 0;           // events of the cache kept for whoever takes them; 0: none
   int32_t block_tokens = 32;
   bool enable_prefix_reuse = true;
   bool enable_chunked_prefill = true;

@@ -25,6 +25,7 @@ struct EngineParts {
   EngineOptions options;  // effective: every value is planned
   SchedulerLimits limits;
   KvCacheOptions kv;
+  std::unique_ptr<KvEvents> kv_events;  // kv.events; null: nobody follows them
   int64_t vocab_size = 0;
   std::array<PromptRules, kNumModels> prompt_rules;
   CostTable costs;                       // measured at start, or empty

@@ -50,6 +50,10 @@ EngineOptions Effective(EngineOptions options, const ModelSpec& target, const Mo
   if (!UsesDraft(options, draft) && options.lookup_ngram == 0) {
     options.draft_mode = DraftMode::kOff;
   }
+  // What cannot come back need not be kept.
+  const bool offloads = options.enable_prefix_reuse && options.kv_onboard_blocks &&
+                        options.kv_offload_min_priority <= kBlockPriority;
+  if (!offloads) options.kv_host_cache_bytes = 0;
   options.max_draft_len = std::max(
       options.max_draft_len, options.draft_mode == DraftMode::kFixed ? options.fixed_draft_len : 0);
   options.max_batch_size = std::min(options.max_batch_size, options.max_num_tokens);
@@ -135,6 +139,14 @@ Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, Mo
   if (longest.max_seq_len == 0) longest.max_seq_len = static_cast<int32_t>(target.max_positions);
   const int64_t draft_vocab = draft.spec != nullptr ? draft.spec->vocab_size : 0;
   const int64_t executor_bytes = DeviceMemory::Bytes(longest, target.spec->vocab_size, draft_vocab);
+  if (backend.device().kind == Device::Kind::kCpu) {
+    if (options.kv_host_cache_bytes > free_bytes) {
+      return FailedPrecondition(fmt::format("kv_host_cache_bytes is {}; {} of memory are free",
+                                            FormatBytes(options.kv_host_cache_bytes),
+                                            FormatBytes(free_bytes)));
+    }
+    free_bytes -= options.kv_host_cache_bytes;
+  }
   TANDEM_ASSIGN_OR_RETURN(
       plan.memory, PlanMemory(options, target, draft, executor_bytes, free_bytes, window_blocks));
   target_rows.windows = plan.memory.num_window_blocks > 0;

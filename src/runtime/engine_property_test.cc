@@ -107,6 +107,7 @@ class EnginePropertyTest : public testing::TestWithParam<int> {
     const int32_t spare = Random(0, 2) == 0 ? 0 : Random(1, 40);
     setup.num_blocks = (150 + options.block_tokens - 1) / options.block_tokens + spare;
     options.max_seq_len = 150;
+    if (options.enable_prefix_reuse && Random(0, 1) == 0) setup.num_host_blocks = Random(1, 80);
     return setup;
   }
 

@@ -36,6 +36,7 @@ struct CacheSizes {
   int64_t TargetBytes(int64_t blocks) const {
     return blocks * target_block + std::min(blocks, most_windows) * window_block;
   }
+  int64_t BlockBytes() const { return target_block + draft_block + window_block; }
   int64_t Bytes(int64_t blocks) const { return TargetBytes(blocks) + blocks * draft_block; }
   int64_t BlocksIn(int64_t bytes) const {
     const int64_t block = target_block + draft_block;
@@ -69,6 +70,29 @@ Result<int32_t> LongestSequence(const EngineOptions& options, const ModelMemory&
   }
   const int64_t longest = options.max_seq_len > 0 ? options.max_seq_len : target.max_positions;
   return static_cast<int32_t>(std::min<int64_t>(longest, std::numeric_limits<int32_t>::max()));
+}
+
+// Blocks of the host, for those that are evicted.
+Result<int32_t> HostBlocksIn(const EngineOptions& options, const CacheSizes& sizes,
+                             const MemoryPlan& plan) {
+  if (options.kv_host_cache_bytes == 0) return 0;
+  if (plan.num_window_blocks > 0) {
+    return Unimplemented(
+        "kv_host_cache_bytes: the layers with a window of this model keep blocks of their own, "
+        "which "
+        "are not moved to host memory; leave the option out");
+  }
+  const int64_t blocks = options.kv_host_cache_bytes / sizes.BlockBytes();
+  if (blocks == 0) {
+    return FailedPrecondition(
+        fmt::format("kv_host_cache_bytes is {}; one block of {} tokens needs {}: raise it or lower "
+                    "tokens_per_block",
+                    FormatBytes(options.kv_host_cache_bytes), options.block_tokens,
+                    FormatBytes(sizes.BlockBytes())));
+  }
+  // Ids of blocks and of what lies in them have 31 bits.
+  const int64_t most = std::numeric_limits<int32_t>::max() - plan.num_blocks;
+  return static_cast<int32_t>(std::min(blocks, most));
 }
 
 std::vector<MemoryLine> Lines(const ModelMemory& target, const ModelMemory& draft,
@@ -161,11 +185,20 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
   plan.max_seq_len =
       static_cast<int32_t>(std::min<int64_t>(plan.max_seq_len, blocks * options.block_tokens));
   plan.kv_cache_bytes = sizes.Bytes(blocks);
+  plan.block_bytes = sizes.BlockBytes();
   const std::string note = asked_blocks > limit
                                ? fmt::format("the cache of this model has at most {} blocks", limit)
                                : std::string();
+  TANDEM_ASSIGN_OR_RETURN(plan.num_host_blocks, HostBlocksIn(options, sizes, plan));
   plan.lines = Lines(target, draft, sampling_bytes, sizes.TargetBytes(blocks),
                      blocks * sizes.draft_block, note, DraftNote(options, draft));
+  if (plan.num_host_blocks > 0) {
+    plan.lines.push_back({.what = "evicted keys and values (host)",
+                          .bytes = plan.num_host_blocks * sizes.BlockBytes(),
+                          .option = "kv_host_cache_bytes",
+                          .note = "",
+                          .pinned = true});
+  }
   return plan;
 }
 

@@ -16,8 +16,9 @@ namespace tandem {
 struct MemoryLine {
   std::string what;  // "target weights"
   int64_t bytes = 0;
-  std::string option;  // the option that changes it; empty when none does
-  std::string note;    // why it is less than the option allows; empty: it is not
+  std::string option;   // the option that changes it; empty when none does
+  std::string note;     // why it is less than the option allows; empty: it is not
+  bool pinned = false;  // host memory that a GPU copies from and to: none of the device's
 };
 
 struct ModelMemory {
@@ -34,7 +35,9 @@ struct MemoryPlan {
   int32_t num_window_blocks = 0;
   int32_t window_tokens = 0;
   int32_t max_seq_len = 0;
-  int64_t kv_cache_bytes = 0;  // of all blocks in both models
+  int64_t kv_cache_bytes = 0;   // of all blocks in both models
+  int32_t num_host_blocks = 0;  // for what is evicted
+  int64_t block_bytes = 0;      // of a block in both models, where all layers have the same ones
   std::vector<MemoryLine> lines;
 };
 
@@ -47,7 +50,9 @@ DType KvTypeOf(const EngineOptions& options, const ModelSpec& spec);
 // (StepLimits::MaxWindowBlocks). They have this many if that is fewer than the other layers have,
 // so that only the others ever limit a sequence; 0: all layers have the same blocks. A draft keeps
 // the keys and values of the whole context, because it may lag behind by any number of tokens.
-// A pool never has more blocks than MaxKvBlocks, whatever memory there is.
+// A pool never has more blocks than MaxKvBlocks, whatever memory there is. Blocks of the host, for
+// evicted ones, are as many as EngineOptions::kv_host_cache_bytes holds; they take nothing of
+// `free_bytes`.
 // FAILED_PRECONDITION when it does not fit, with bytes needed and free and the option that helps.
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
                               const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes,

@@ -95,6 +95,23 @@ TEST_F(MemoryPlannerTest, ABlockHasTheBytesOfAllGroupsOfThePool) {
   EXPECT_EQ(bytes, plan.kv_cache_bytes);
 }
 
+// The host's blocks are as large as the device's of both models, and take nothing of its memory.
+TEST_F(MemoryPlannerTest, BlocksOfTheHostAreAsManyAsTheirMemoryHolds) {
+  const MemoryPlan without = Plan(1'000'000).value();
+  EXPECT_EQ(without.num_host_blocks, 0);
+  options_.kv_host_cache_bytes = 10 * 3840 + 3839;
+  const MemoryPlan plan = Plan(1'000'000).value();
+  EXPECT_EQ(plan.block_bytes, 3840);
+  EXPECT_EQ(plan.num_host_blocks, 10);
+  EXPECT_EQ(plan.num_blocks, without.num_blocks);
+  ASSERT_EQ(plan.lines.size(), without.lines.size() + 1);
+  EXPECT_EQ(plan.lines.back().bytes, 10 * 3840);
+  EXPECT_EQ(plan.lines.back().option, "kv_host_cache_bytes");
+  EXPECT_TRUE(plan.lines.back().pinned);
+  options_.kv_host_cache_bytes = 3839;
+  EXPECT_THAT(Refusal(1'000'000), HasSubstr("one block of 10 tokens needs"));
+}
+
 // Half of the layers have a window.
 TEST_F(MemoryPlannerTest, LayersWithAWindowHaveTheBlocksThatSlotsAndStepsNeed) {
   spec_.layers.resize(4, spec_.layers.front());

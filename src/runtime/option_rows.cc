@@ -94,6 +94,33 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
                       "calibrated scales, as tandem quantize makes them)",
            .group = kBatching},
           {{"auto", std::nullopt}, {"fp8", DType::kF8E4M3}, {"int8", DType::kI8}}),
+      Sets<&EngineOptions::kv_host_cache_bytes>(
+          {.name = "kv_host_cache_bytes",
+           .type = OptionType::kBytes,
+           .meaning =
+               "Host memory (pinned, with a GPU) that keeps blocks evicted from the cache; a "
+               "prompt that begins with them gets them back; 0: they are lost",
+           .group = kBatching,
+           .min = 0}),
+      Sets<&EngineOptions::kv_onboard_blocks>(
+          {.name = "kv_onboard_blocks",
+           .meaning =
+               "Bring blocks back from host memory; false switches --kv_host_cache_bytes off",
+           .group = kBatching}),
+      Sets<&EngineOptions::kv_offload_min_priority>(
+          {.name = "kv_offload_min_priority",
+           .meaning = "Evicted blocks go to host memory if their retention priority is at least "
+                      "this; every block has 35, so more switches --kv_host_cache_bytes off",
+           .group = kBatching,
+           .min = 0,
+           .max = 100}),
+      Sets<&EngineOptions::kv_event_buffer>(
+          {.name = "kv_event_buffer",
+           .meaning = "Events of the cache (blocks stored, moved, removed) kept until "
+                      "/kv_cache_events is asked for them; the oldest are lost first; 0: none",
+           .group = kBatching,
+           .min = 0,
+           .max = 1 << 24}),
       Sets<&EngineOptions::block_tokens>({.name = "tokens_per_block",
                                           .meaning = "Tokens of one cache block, a power of two",
                                           .group = kBatching,

@@ -13,6 +13,7 @@ class DirectEngineClient final : public EngineClient {
   void Cancel(RequestId request, int32_t choice) override { engine_.Cancel(request, choice); }
   bool PopEvent(Event& event, Nanos timeout) override { return engine_.PopEvent(event, timeout); }
   EngineStats Stats() const override { return engine_.Stats(); }
+  Result<KvEventBatch> TakeKvEvents(size_t most) override { return engine_.TakeKvEvents(most); }
   EngineLimits limits() const override { return engine_.limits(); }
 
  private:

@@ -17,6 +17,7 @@ class EngineClient {
   virtual void Cancel(RequestId request, int32_t choice) = 0;  // or kAllChoices
   virtual bool PopEvent(Event& event, Nanos timeout) = 0;
   virtual EngineStats Stats() const = 0;
+  virtual Result<KvEventBatch> TakeKvEvents(size_t most) = 0;
   virtual EngineLimits limits() const = 0;
 };
 

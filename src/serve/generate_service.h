@@ -54,6 +54,7 @@ class GenerateService {
   // still be rendered.
   bool Alive() const;
   EngineStats Stats() const { return engine_.Stats(); }
+  Result<KvEventBatch> TakeKvEvents(size_t most) const { return engine_.TakeKvEvents(most); }
   EngineLimits engine_limits() const { return engine_.limits(); }
   const RequestLimits& request_limits() const;
   TokenLengths token_lengths() const;  // of the answers that were completed

@@ -120,9 +120,6 @@ class LaunchTest(unittest.TestCase):
         for key, value in (("enable_chunked_context", 1), ("max_batch_size", "128"), ("max_num_tokens", None)):
             folder.write("runtime.json", {**RUNTIME, key: value})
             self.assertRegex(self.refused(folder.path), rf"runtime\.json: runtime\.{key}: must be ")
-        for key, value in (("kv_cache_host_memory_megabytes", 5), ("event_buffer_max_size", 8)):
-            folder.write("runtime.json", {**RUNTIME, key: value})
-            self.assertIn(f"runtime.{key}: {value} is not available yet", self.refused(folder.path))
         folder.write("runtime.json", {**RUNTIME, "cross_kv_cache_fraction": 0.5})
         self.assertIn("0.5 is for encoder-decoder models", self.refused(folder.path))
 

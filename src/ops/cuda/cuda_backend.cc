@@ -35,6 +35,18 @@ class CudaGraph final : public Graph {
   cudaGraphExec_t exec_;
 };
 
+struct SideStream {
+  cudaStream_t stream = nullptr;
+  cudaEvent_t end = nullptr;
+  bool joined = true;  // the backend's stream waits for all that was enqueued
+
+  // A wait means the event as it was last recorded, so it can be recorded again at once.
+  void MakeWait(cudaStream_t waiting) const {
+    CheckCuda(cudaEventRecord(end, stream), "the end of side copies");
+    CheckCuda(cudaStreamWaitEvent(waiting, end, 0), "a wait for side copies");
+  }
+};
+
 class CudaBackend final : public Backend {
  public:
   CudaBackend(const cuda::Context& context, std::string name)
@@ -42,8 +54,17 @@ class CudaBackend final : public Backend {
     for (cudaEvent_t& mark : marks_) {
       CheckCuda(cudaEventCreateWithFlags(&mark, cudaEventDefault), "an event");
     }
+    for (SideStream* side : {&to_host_, &to_device_}) {
+      CheckCuda(cudaStreamCreateWithFlags(&side->stream, cudaStreamNonBlocking), "a stream");
+      CheckCuda(cudaEventCreateWithFlags(&side->end, cudaEventDisableTiming), "an event");
+    }
   }
   ~CudaBackend() override {
+    for (const SideStream& side : {to_host_, to_device_}) {
+      cudaStreamSynchronize(side.stream);
+      cudaEventDestroy(side.end);
+      cudaStreamDestroy(side.stream);
+    }
     cudaStreamSynchronize(context_.stream);
     for (cudaEvent_t mark : marks_) cudaEventDestroy(mark);
     cudaStreamDestroy(context_.stream);
@@ -93,6 +114,27 @@ class CudaBackend final : public Backend {
               "a copy to the host");
   }
 
+  void EnqueueSideCopyToHost(void* to, const void* from, size_t bytes) override {
+    CheckCuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, to_host_.stream),
+              "a copy of cache blocks to the host");
+    to_host_.joined = to_device_waits_ = false;
+  }
+  void EnqueueSideCopyToDevice(void* to, const void* from, size_t bytes) override {
+    if (!to_device_waits_) to_host_.MakeWait(to_device_.stream);
+    to_device_waits_ = true;
+    CheckCuda(cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, to_device_.stream),
+              "a copy of cache blocks to the device");
+    to_device_.joined = false;
+  }
+  void JoinSideCopies() override {
+    if (!to_host_.joined) to_host_.MakeWait(context_.stream);
+    if (!to_device_.joined) {
+      to_device_.MakeWait(context_.stream);
+      to_device_.MakeWait(to_host_.stream);
+    }
+    to_host_.joined = to_device_.joined = true;
+  }
+
   void Mark(int mark) override {
     CheckCuda(cudaEventRecord(marks_[static_cast<size_t>(mark)], context_.stream), "a mark");
   }
@@ -108,6 +150,7 @@ class CudaBackend final : public Backend {
     return milliseconds * 1e-3;
   }
   Status Synchronize() override {
+    JoinSideCopies();
     CheckCuda(cudaStreamSynchronize(context_.stream), "a kernel");
     return Failure();
   }
@@ -177,6 +220,9 @@ class CudaBackend final : public Backend {
   cuda::CudaOps ops_;
   cuda::CudaRoundOps round_;
   std::array<cudaEvent_t, kNumMarks> marks_{};
+  // One for each direction: the device has a copy engine for each.
+  SideStream to_host_, to_device_;
+  bool to_device_waits_ = true;  // for all copies to the host
   Status failure_;
 };
 

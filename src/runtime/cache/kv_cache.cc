@@ -1,69 +1,55 @@
 #include "runtime/cache/kv_cache.h"
 
 #include <algorithm>
-#include <limits>
 #include <optional>
 #include <string>
-#include <unordered_map>
 
 #include "base/check.h"
 #include "runtime/cache/check_count.h"
-#include "runtime/cache/eviction_list.h"
-#include "runtime/cache/prefix_index.h"
+#include "runtime/cache/prefix_tree.h"
 
 namespace tandem {
 namespace {
 
-constexpr BlockId kNone = PrefixIndex::kNone;
-// Root of the empty key's tree. Each other key has its own root: -2, -3 and so on.
-constexpr BlockId kDefaultRoot = -1;
+constexpr int32_t kNone = PrefixTree::kNone;
 constexpr size_t kTarget = static_cast<size_t>(ModelIndex::kTarget);
 constexpr size_t kDraft = static_cast<size_t>(ModelIndex::kDraft);
 
 size_t Index(BlockId block) { return static_cast<size_t>(block); }
-constexpr BlockId kNoRoot = 0;
-bool IsRoot(BlockId parent) { return parent < 0; }
 
-// A tree node is a block: the tree needs no separate ids.
 struct Block {
-  int32_t references = 0;
-  bool in_tree = false;
-  // The other members are valid while the block is in the tree.
-  BlockId parent = kDefaultRoot;
-  int32_t children = 0;
-  int32_t active_children = 0;  // children that are active(): they hold this block in the tree
-  int32_t draft_tokens = 0;     // leading tokens the draft has computed; the target has all of them
+  int32_t references = 0;  // by sequences; the first one holds the block's node
+  NodeId node = kNone;     // its place in the tree; kNone: it is private, or free
   // Its own window block. Meaningful whether in the tree or not.
   WindowBlockId window = kNone;
   int32_t window_holders = 0;  // sequences that have a window block for this block, owned or not
-
-  // In use, or an ancestor of a block in use. An ancestor of a block in use can still be inactive:
-  // the sequence below kept its own copy of this content (see Publish).
-  bool active() const { return references > 0 || active_children > 0; }
 };
 
 }  // namespace
 
-// Invariants, in addition to the obvious ones:
-// - the eviction list holds exactly the blocks in the tree that are not active;
-// - in that list a parent is newer than its children (it becomes inactive when its last active
-// child does, or later), so the oldest entry is always a leaf and the least recently used block:
-// eviction is O(1);
-// - a key other than the empty one has a root exactly while its tree holds blocks.
+// Invariants, in addition to those of the tree and the obvious ones:
+// - a block in the tree and the node in it name each other;
+// - every block of the host belongs to one node, is free, or is about to be;
+// - a node that a planned copy reads or fills is held until the copies are moved, so that it is not
+// evicted and its block of the host is not written in the meantime;
+// - a node with children on the host can be offloaded: there is room for it, because a block of the
+// host without use can be had, if only that of its own last descendant. So no node is lost before
+// its children.
 struct KvCache::Impl {
   explicit Impl(const KvCacheOptions& cache_options)
       : options(cache_options),
         blocks(Index(cache_options.num_blocks)),
-        index(cache_options.num_blocks, cache_options.block_tokens),
-        evictable(cache_options.num_blocks),
+        tree(cache_options.num_blocks + cache_options.num_host_blocks, cache_options.block_tokens),
+        host(cache_options.num_host_blocks, cache_options.num_blocks),
         windows(cache_options.num_window_blocks) {
     free.reserve(blocks.size());
     for (BlockId block = options.num_blocks - 1; block >= 0; --block) free.push_back(block);
+    copied.reserve(blocks.size());
   }
 
   struct Found {
     int32_t whole = 0;         // blocks
-    PrefixIndex::Common next;  // the part of the next block that is there
+    PrefixIndex::Common next;  // the part of the next block that is there, of a node
   };
 
   Block& At(BlockId block) {
@@ -72,22 +58,19 @@ struct KvCache::Impl {
     return blocks[Index(block)];
   }
   const Block& At(BlockId block) const { return const_cast<Impl*>(this)->At(block); }
+  bool InTree(BlockId block) const { return At(block).node != kNone; }
 
   template <typename Visit>
   Found Walk(std::span<const int32_t> tokens, std::string_view key, Visit visit) const;
 
-  // The root of a key's tree; kNoRoot if nothing was published under it.
-  BlockId FindRoot(std::string_view key) const;
-  BlockId FindOrMakeRoot(std::string_view key);
-  void AddChild(BlockId parent);
-  void RemoveChild(BlockId parent);
-
   void Reference(BlockId block);
   void Unreference(BlockId block);
-  // A block in the tree has just become active (inactive): removes it from (adds it to) the
-  // eviction list, with the ancestors that became so with it.
-  void BecameActive(BlockId block);
-  void BecameInactive(BlockId block);
+  void HoldWhereItLies(NodeId node);
+  void EvictOldest();
+  HostBlockId TakeHostBlock();
+  void Lose(NodeId node);
+  BlockId TakeFree();
+  NodeId TakeOver(NodeId on_host, BlockId block);
 
   // How far a prefix that the tree holds can be used: as far as the windows reach.
   Found Usable(std::span<const int32_t> tokens, std::string_view key) const;
@@ -96,166 +79,158 @@ struct KvCache::Impl {
     return std::max(position - options.window_tokens + 1, 0) / options.block_tokens;
   }
   WindowBlockId ReferenceWindow(BlockId block);
-
-  void InsertIntoTree(BlockId block, BlockId parent, std::span<const int32_t> tokens);
-  void EvictOldest();
-
-  struct Root {
-    std::string key;
-    int32_t children = 0;
-  };
-  struct KeyHash {
-    using is_transparent = void;
-    size_t operator()(std::string_view key) const { return std::hash<std::string_view>{}(key); }
-  };
+  void LeaveWindowToTree(BlockId block, BlockId other);
+  void CheckWindows() const;
 
   const KvCacheOptions options;
   std::vector<Block> blocks;
-  std::unordered_map<std::string, BlockId, KeyHash, std::equal_to<>> root_of_key;
-  std::unordered_map<BlockId, Root> roots;  // except the empty key's
-  BlockId last_root = kDefaultRoot;
-  PrefixIndex index;
+  PrefixTree tree;
+  HostTier host;
   std::vector<BlockId> free;
-  EvictionList evictable;
+  std::vector<NodeId> copied;  // held for the copies planned
   int32_t num_referenced = 0;  // blocks with references
   int64_t lookup_tokens = 0;
   int64_t hit_tokens = 0;
   int64_t evictions = 0;
+  int64_t offloads = 0;
+  int64_t onboards = 0;
   WindowBlocks windows;
 };
 
-// Calls visit(block) for each whole block of the longest prefix that leaves a token to compute.
+// Calls visit(node) for each whole block of the longest prefix that leaves a token to compute.
 template <typename Visit>
 KvCache::Impl::Found KvCache::Impl::Walk(std::span<const int32_t> tokens, std::string_view key,
                                          Visit visit) const {
   Found found;
   if (!options.enable_reuse || tokens.empty()) return found;
-  BlockId parent = FindRoot(key);
-  if (parent == kNoRoot) return found;
+  const std::optional<NodeId> root = tree.FindRoot(key);
+  if (!root) return found;
+  NodeId parent = *root;
   const auto block_tokens = static_cast<size_t>(options.block_tokens);
   std::span<const int32_t> rest = tokens.first(tokens.size() - 1);
   while (rest.size() >= block_tokens) {
-    const BlockId block = index.Find(parent, rest.first(block_tokens));
-    if (block == kNone) break;
-    visit(block);
-    parent = block;
+    const NodeId node = tree.Find(parent, rest.first(block_tokens));
+    if (node == kNone) break;
+    visit(node);
+    parent = node;
     ++found.whole;
     rest = rest.subspan(block_tokens);
   }
-  if (!rest.empty()) found.next = index.FindCommon(parent, rest);
+  if (!rest.empty()) found.next = tree.FindCommon(parent, rest);
   return found;
 }
 
-BlockId KvCache::Impl::FindRoot(std::string_view key) const {
-  if (key.empty()) return kDefaultRoot;
-  const auto found = root_of_key.find(key);
-  return found == root_of_key.end() ? kNoRoot : found->second;
-}
-
-BlockId KvCache::Impl::FindOrMakeRoot(std::string_view key) {
-  BlockId root = FindRoot(key);
-  if (root != kNoRoot) return root;
-  // Numbers repeat after two billion keys; one still in use is skipped.
-  do {
-    last_root = last_root == std::numeric_limits<BlockId>::min() ? kDefaultRoot - 1 : last_root - 1;
-  } while (roots.contains(last_root));
-  root = last_root;
-  roots[root].key = key;
-  root_of_key.emplace(key, root);
-  return root;
-}
-
-void KvCache::Impl::AddChild(BlockId parent) {
-  if (parent == kDefaultRoot) return;
-  ++(IsRoot(parent) ? roots.at(parent).children : At(parent).children);
-}
-
-void KvCache::Impl::RemoveChild(BlockId parent) {
-  if (parent == kDefaultRoot) return;
-  if (!IsRoot(parent)) {
-    --At(parent).children;
-    return;
-  }
-  const auto root = roots.find(parent);
-  if (--root->second.children > 0) return;
-  root_of_key.erase(root->second.key);
-  roots.erase(root);
-}
-
-void KvCache::Impl::BecameActive(BlockId block) {
-  while (true) {
-    evictable.Remove(block);
-    const BlockId parent = At(block).parent;
-    if (IsRoot(parent)) return;
-    const bool parent_was_active = At(parent).active();
-    ++At(parent).active_children;
-    if (parent_was_active) return;
-    block = parent;
-  }
-}
-
-void KvCache::Impl::BecameInactive(BlockId block) {
-  while (true) {
-    evictable.PushNewest(block);
-    const BlockId parent = At(block).parent;
-    if (IsRoot(parent)) return;
-    --At(parent).active_children;
-    if (At(parent).active()) return;
-    block = parent;
-  }
-}
-
 void KvCache::Impl::Reference(BlockId block) {
-  Block& node = At(block);
-  const bool was_active = node.active();
-  if (node.references++ == 0) ++num_referenced;
-  if (node.in_tree && !was_active) BecameActive(block);
+  Block& referenced = At(block);
+  if (referenced.references++ > 0) return;
+  ++num_referenced;
+  if (referenced.node != kNone) tree.Hold(referenced.node);
 }
 
 void KvCache::Impl::Unreference(BlockId block) {
-  Block& node = At(block);
-  TANDEM_CHECK(node.references > 0, "block " + std::to_string(block) + " is released too often");
-  if (--node.references > 0) return;
+  Block& released = At(block);
+  TANDEM_CHECK(released.references > 0,
+               "block " + std::to_string(block) + " is released too often");
+  if (--released.references > 0) return;
   --num_referenced;
-  if (!node.in_tree) {
-    TANDEM_CHECK(node.window == kNone && node.window_holders == 0,
-                 "a free block has a window block");
-    free.push_back(block);
-  } else if (!node.active()) {
-    BecameInactive(block);
+  if (released.node != kNone) {
+    tree.Unhold(released.node);
+    return;
+  }
+  TANDEM_CHECK(released.window == kNone && released.window_holders == 0,
+               "a free block has a window block");
+  free.push_back(block);
+}
+
+void KvCache::Impl::HoldWhereItLies(NodeId node) {
+  if (tree.At(node).on_host()) {
+    tree.Hold(node);
+  } else {
+    Reference(tree.At(node).block);
   }
 }
 
-void KvCache::Impl::InsertIntoTree(BlockId block, BlockId parent, std::span<const int32_t> tokens) {
-  index.Insert(block, parent, tokens);
-  Block& node = At(block);
-  node.in_tree = true;
-  node.parent = parent;
-  node.children = 0;
-  node.active_children = 0;
-  node.draft_tokens = 0;
-  AddChild(parent);
-  if (IsRoot(parent)) return;
-  const bool parent_was_active = At(parent).active();
-  ++At(parent).active_children;
-  if (!parent_was_active) BecameActive(parent);
-}
+// ---- Eviction and the host ----
 
 void KvCache::Impl::EvictOldest() {
-  const BlockId block = evictable.oldest();
-  Block& node = At(block);
-  // It may be referenced, by a sequence that has its own copy of the block.
-  if (node.window != kNone) windows.Disown(node.window);
-  TANDEM_CHECK(node.children == 0 && node.references == 0,
-               "evicting block " + std::to_string(block) + " with " +
-                   std::to_string(node.children) + " children and " +
-                   std::to_string(node.references) + " references");
-  evictable.Remove(block);
-  index.Erase(block);
-  RemoveChild(node.parent);
-  node = Block{};
+  const NodeId node = tree.oldest_on_device();
+  const BlockId block = tree.At(node).block;
+  TANDEM_CHECK(At(block).references == 0, "evicting block " + std::to_string(block) + " with " +
+                                              std::to_string(At(block).references) + " references");
+  // Its window block may be referenced, by a sequence that has its own copy of the block.
+  if (HasWindow(block)) windows.Disown(At(block).window);
+  if (const HostBlockId place = TakeHostBlock(); place != kNone) {
+    if (options.events) options.events->Updated(node, /*to_host=*/true);
+    tree.MoveToHost(node, place);
+    host.Add({.block = block, .host = place, .to_host = true});
+    ++offloads;
+  } else {
+    Lose(node);
+  }
+  At(block) = Block{};
   free.push_back(block);
   ++evictions;
+}
+
+// One of the host's that is free, or else the one used least recently, whose content is lost; kNone
+// if there is none. What an earlier copy of this list wrote there is written over in order.
+HostBlockId KvCache::Impl::TakeHostBlock() {
+  const HostBlockId free_one = host.Take();
+  const NodeId oldest = tree.oldest_on_host();
+  if (free_one != kNone || oldest == kNone) return free_one;
+  const HostBlockId place = tree.At(oldest).host;
+  Lose(oldest);
+  return place;
+}
+
+void KvCache::Impl::Lose(NodeId node) {
+  if (options.events) options.events->Removed(node);
+  tree.Erase(node);
+}
+
+// A free block, referenced; there is one available.
+BlockId KvCache::Impl::TakeFree() {
+  if (free.empty()) EvictOldest();
+  const BlockId block = free.back();
+  free.pop_back();
+  Reference(block);
+  return block;
+}
+
+// The content of a node of the host lies in `block` from now on, which is referenced and private.
+NodeId KvCache::Impl::TakeOver(NodeId on_host, BlockId block) {
+  tree.Hold(on_host);
+  host.Leave(tree.At(on_host).host);
+  tree.MoveToDevice(on_host, block);
+  if (options.events) options.events->Updated(on_host, /*to_host=*/false);
+  return on_host;
+}
+
+void KvCache::Onboard(std::span<const NodeId> on_host, std::vector<BlockId>& blocks) {
+  Impl& impl = *impl_;
+  TANDEM_CHECK(std::ssize(on_host) <= AvailableBlocks(),
+               std::to_string(on_host.size()) + " blocks to bring back, " +
+                   std::to_string(AvailableBlocks()) + " available");
+  for (const NodeId node : on_host) {
+    const BlockId block = impl.TakeFree();
+    impl.host.Add({.block = block, .host = impl.tree.At(node).host, .to_host = false});
+    impl.At(block).node = impl.TakeOver(node, block);
+    impl.copied.push_back(node);  // with the match's hold
+    ++impl.onboards;
+    blocks.push_back(block);
+  }
+}
+
+void KvCache::CopyFromHost(NodeId partial_on_host, BlockId to) {
+  impl_->host.Add({.block = to, .host = impl_->tree.At(partial_on_host).host, .to_host = false});
+  impl_->copied.push_back(partial_on_host);  // with the match's hold
+  ++impl_->onboards;
+}
+
+void KvCache::MoveHostCopies(std::vector<HostCopy>& copies) {
+  impl_->host.MoveCopies(copies);
+  for (const NodeId node : impl_->copied) impl_->tree.Unhold(node);
+  impl_->copied.clear();
 }
 
 // ---- Windows ----
@@ -267,12 +242,13 @@ KvCache::Impl::Found KvCache::Impl::Usable(std::span<const int32_t> tokens,
   int32_t visited = 0;
   int32_t first_held = 0;  // all visited blocks from here on have theirs
   int32_t usable = 0;
-  Found found = Walk(tokens, key, [&](BlockId block) {
+  Found found = Walk(tokens, key, [&](NodeId node) {
     ++visited;
-    if (!HasWindow(block)) first_held = visited;
+    if (!HasWindow(tree.At(node).block)) first_held = visited;
     if (first_held <= FirstWindowBlock(visited * options.block_tokens)) usable = visited;
   });
-  if (usable < found.whole || (found.next.tokens > 0 && !HasWindow(found.next.block))) {
+  if (usable < found.whole ||
+      (found.next.tokens > 0 && !HasWindow(tree.At(found.next.block).block))) {
     found.next = {};
   }
   found.whole = usable;
@@ -315,7 +291,7 @@ void KvCache::ReleaseWindows(std::span<const BlockId> blocks,
   for (const BlockId block : blocks) --impl.At(block).window_holders;
   for (const WindowBlockId window : windows) {
     const BlockId owner = impl.windows.OwnerOf(window);
-    const bool in_tree = owner != kNone && impl.At(owner).in_tree;
+    const bool in_tree = owner != kNone && impl.InTree(owner);
     if (impl.windows.Unreference(window, in_tree) && owner != kNone) impl.At(owner).window = kNone;
   }
 }
@@ -324,10 +300,24 @@ void KvCache::MoveMappings(std::vector<WindowMapping>& mappings) {
   impl_->windows.MoveMappings(mappings);
 }
 
+// The tree's block takes over the window block of a private one with the same content, where it has
+// lost its own. Whoever has a window block for the tree's reads it there.
+void KvCache::Impl::LeaveWindowToTree(BlockId block, BlockId other) {
+  const WindowBlockId window = At(block).window;
+  if (At(other).window_holders > 0 || window == kNone || HasWindow(other)) return;
+  At(block).window = kNone;
+  At(other).window = window;
+  windows.Move(window, other);
+}
+
+// ---- Prefixes ----
+
 KvCache::KvCache(const KvCacheOptions& options) {
   TANDEM_CHECK(options.num_blocks >= 0 && options.block_tokens > 0,
                std::to_string(options.num_blocks) + " blocks of " +
                    std::to_string(options.block_tokens) + " tokens");
+  TANDEM_CHECK(options.num_host_blocks == 0 || options.window_tokens == 0,
+               "window blocks are not offloaded");
   impl_ = std::make_unique<Impl>(options);
 }
 
@@ -336,7 +326,7 @@ KvCache::~KvCache() = default;
 int32_t KvCache::block_tokens() const { return impl_->options.block_tokens; }
 
 int32_t KvCache::AvailableBlocks() const {
-  return static_cast<int32_t>(impl_->free.size()) + impl_->evictable.size();
+  return static_cast<int32_t>(impl_->free.size()) + impl_->tree.num_evictable();
 }
 
 PrefixMatch KvCache::Match(std::span<const int32_t> tokens, std::string_view key) {
@@ -344,25 +334,32 @@ PrefixMatch KvCache::Match(std::span<const int32_t> tokens, std::string_view key
   PrefixMatch match;
   match.blocks.reserve(tokens.size() / static_cast<size_t>(block_tokens()));
   bool draft_follows = true;
-  const auto extend = [&](BlockId block, int32_t usable) {
-    const int32_t draft_usable = std::min(impl.At(block).draft_tokens, usable);
+  const auto extend = [&](NodeId node, int32_t usable) {
+    const int32_t draft_usable = std::min(impl.tree.At(node).draft_tokens, usable);
     match.computed[kTarget] += usable;
     if (draft_follows) match.computed[kDraft] += draft_usable;
     draft_follows = draft_follows && draft_usable == usable;
-    impl.Reference(block);
+    impl.HoldWhereItLies(node);
   };
   std::optional<Impl::Found> usable;
   if (has_windows()) usable = impl.Usable(tokens, key);
-  Impl::Found found = impl.Walk(tokens, key, [&](BlockId block) {
+  Impl::Found found = impl.Walk(tokens, key, [&](NodeId node) {
     if (usable && std::ssize(match.blocks) == usable->whole) return;
-    match.blocks.push_back(block);
-    extend(block, block_tokens());
+    const PrefixTree::Node& found_node = impl.tree.At(node);
+    if (found_node.on_host()) {
+      match.on_host.push_back(node);
+    } else {
+      match.blocks.push_back(found_node.block);
+    }
+    extend(node, block_tokens());
   });
   if (usable) found = *usable;
   if (found.next.tokens > 0) {
-    match.partial_source = found.next.block;
+    const NodeId next = found.next.block;
+    match.partial_source = impl.tree.At(next).block;
+    if (impl.tree.At(next).on_host()) match.partial_on_host = next;
     match.partial_tokens = found.next.tokens;
-    extend(found.next.block, found.next.tokens);
+    extend(next, found.next.tokens);
   }
   if (usable) {
     match.first_window = std::min(FirstWindowBlock(found.whole * block_tokens()), found.whole);
@@ -376,8 +373,32 @@ PrefixMatch KvCache::Match(std::span<const int32_t> tokens, std::string_view key
 
 int32_t KvCache::PeekMatch(std::span<const int32_t> tokens, std::string_view key) const {
   const Impl::Found found =
-      has_windows() ? impl_->Usable(tokens, key) : impl_->Walk(tokens, key, [](BlockId) {});
+      has_windows() ? impl_->Usable(tokens, key) : impl_->Walk(tokens, key, [](NodeId) {});
   return found.whole * block_tokens() + found.next.tokens;
+}
+
+void KvCache::DropPartial(PrefixMatch& match) {
+  if (match.partial_tokens == 0) return;
+  if (match.partial_on_host >= 0) {
+    impl_->tree.Unhold(match.partial_on_host);
+  } else {
+    const std::span source(&match.partial_source, 1);
+    if (match.source_window >= 0) ReleaseWindows(source, std::span(&match.source_window, 1));
+    Release(source);
+  }
+  match.partial_source = match.partial_on_host = match.source_window = -1;
+  match.computed[kTarget] -= match.partial_tokens;
+  match.computed[kDraft] = std::min(match.computed[kTarget], match.computed[kDraft]);
+  match.partial_tokens = 0;
+}
+
+void KvCache::Drop(PrefixMatch& match) {
+  DropPartial(match);
+  ReleaseWindows(std::span(match.blocks).subspan(Index(match.first_window), match.windows.size()),
+                 match.windows);
+  for (const NodeId node : match.on_host) impl_->tree.Unhold(node);
+  Release(match.blocks);
+  match = {};
 }
 
 void KvCache::CountLookup(int32_t prompt_tokens, int32_t hit_tokens) {
@@ -386,15 +407,8 @@ void KvCache::CountLookup(int32_t prompt_tokens, int32_t hit_tokens) {
 }
 
 bool KvCache::Allocate(int32_t count, std::vector<BlockId>& blocks) {
-  Impl& impl = *impl_;
   if (count > AvailableBlocks()) return false;
-  for (int32_t i = 0; i < count; ++i) {
-    if (impl.free.empty()) impl.EvictOldest();
-    const BlockId block = impl.free.back();
-    impl.free.pop_back();
-    impl.Reference(block);
-    blocks.push_back(block);
-  }
+  for (int32_t i = 0; i < count; ++i) blocks.push_back(impl_->TakeFree());
   return true;
 }
 
@@ -414,34 +428,37 @@ void KvCache::Publish(std::span<const int32_t> tokens, std::span<const BlockId> 
   const int32_t stands =
       draft_moved ? std::min(published[kTarget], published[kDraft]) : published[kTarget];
   int32_t first = std::min(stands / size, whole);
-  while (first > 0 && !impl.At(blocks[Index(first - 1)]).in_tree) --first;
+  while (first > 0 && !impl.InTree(blocks[Index(first - 1)])) --first;
   if (first == whole) return;
-  BlockId parent = first > 0 ? blocks[Index(first - 1)] : impl.FindOrMakeRoot(key);
+  NodeId parent =
+      first > 0 ? impl.At(blocks[Index(first - 1)]).node : impl.tree.FindOrMakeRoot(key);
   for (int32_t i = first; i < whole; ++i) {
     const BlockId block = blocks[Index(i)];
     TANDEM_CHECK(impl.At(block).references > 0,
                  "block " + std::to_string(block) + " is published without a reference");
-    if (!impl.At(block).in_tree) {
+    if (!impl.InTree(block)) {
       const auto content = tokens.subspan(Index(i * size), Index(size));
-      const BlockId other = impl.index.Find(parent, content);
-      if (other != kNone) {  // private: the blocks after it can still be children of the other one
-        const WindowBlockId window = impl.At(block).window;
+      const NodeId other = impl.tree.Find(parent, content);
+      if (other != kNone && !impl.tree.At(other).on_host()) {
+        // Private: the blocks after it can still be children of the other one.
         const bool is_new = i >= published[kTarget] / size;
-        // Whoever has a window block for the other one reads it there.
-        const bool unread = impl.At(other).window_holders == 0;
-        if (is_new && unread && window != kNone && !impl.HasWindow(other)) {
-          impl.At(block).window = kNone;
-          impl.At(other).window = window;
-          impl.windows.Move(window, other);
-        }
+        if (is_new) impl.LeaveWindowToTree(block, impl.tree.At(other).block);
         parent = other;
         continue;
       }
-      impl.InsertIntoTree(block, parent, content);
+      if (other != kNone) {
+        impl.At(block).node = impl.TakeOver(other, block);
+        impl.tree.SetDraftTokens(other, 0);  // those of the host's content
+      } else {
+        const NodeId inserted = impl.tree.Insert(parent, content, block);
+        impl.At(block).node = inserted;
+        if (impl.options.events) impl.options.events->Stored(inserted, parent, key, content);
+      }
     }
+    const NodeId node = impl.At(block).node;
     const int32_t draft_tokens = std::clamp(computed[kDraft] - i * size, 0, size);
-    impl.At(block).draft_tokens = std::max(impl.At(block).draft_tokens, draft_tokens);
-    parent = block;
+    impl.tree.SetDraftTokens(node, std::max(impl.tree.At(node).draft_tokens, draft_tokens));
+    parent = node;
   }
 }
 
@@ -462,73 +479,56 @@ KvCacheStats KvCache::Stats() const {
   stats.evictions = impl.evictions;
   stats.total_window_blocks = impl.options.num_window_blocks;
   stats.referenced_window_blocks = impl.windows.num_referenced();
+  stats.total_host_blocks = impl.host.size();
+  stats.used_host_blocks = impl.host.num_used();
+  stats.offloads = impl.offloads;
+  stats.onboards = impl.onboards;
+  stats.used_host_bytes = stats.used_host_blocks * impl.options.block_bytes;
+  stats.offloaded_bytes = stats.offloads * impl.options.block_bytes;
+  stats.onboarded_bytes = stats.onboards * impl.options.block_bytes;
   return stats;
 }
 
 void KvCache::CheckIntegrity() const {
   const Impl& impl = *impl_;
+  impl.tree.CheckIntegrity();
   int32_t referenced = 0;
   int32_t in_tree = 0;
-  int32_t evictable = 0;
   int32_t unused = 0;
-  std::vector<int32_t> children(impl.blocks.size());
-  std::vector<int32_t> active_children(impl.blocks.size());
-  std::unordered_map<BlockId, int32_t> root_children;
-  for (const Block& block : impl.blocks) {
-    referenced += block.references > 0 ? 1 : 0;
-    in_tree += block.in_tree ? 1 : 0;
-    evictable += block.in_tree && !block.active() ? 1 : 0;
-    unused += !block.in_tree && block.references == 0 ? 1 : 0;
-    if (!block.in_tree) continue;
-    if (IsRoot(block.parent)) {
-      ++root_children[block.parent];
-      continue;
-    }
-    TANDEM_CHECK(impl.At(block.parent).in_tree, "a parent is not in the tree");
-    ++children[Index(block.parent)];
-    active_children[Index(block.parent)] += block.active() ? 1 : 0;
+  for (BlockId block = 0; block < impl.options.num_blocks; ++block) {
+    const Block& at = impl.At(block);
+    referenced += at.references > 0 ? 1 : 0;
+    in_tree += impl.InTree(block) ? 1 : 0;
+    unused += !impl.InTree(block) && at.references == 0 ? 1 : 0;
+    if (!impl.InTree(block)) continue;
+    CheckCount(impl.tree.At(at.node).block, block, "block of a block's node");
+    TANDEM_CHECK(at.references == 0 || impl.tree.At(at.node).holders > 0,
+                 "the node of a referenced block is not held");
   }
-  root_children.erase(kDefaultRoot);
-  CheckCount(static_cast<int64_t>(root_children.size()), static_cast<int64_t>(impl.roots.size()),
-             "roots");
-  CheckCount(static_cast<int64_t>(impl.root_of_key.size()), static_cast<int64_t>(impl.roots.size()),
-             "keys");
-  for (const auto& [root, count] : root_children) {
-    CheckCount(count, impl.roots.at(root).children, "children of a root");
-  }
+  std::vector<int32_t> holders(Index(impl.options.num_host_blocks));
+  int32_t on_host = 0;
+  impl.tree.ForEach([&](NodeId, const PrefixTree::Node& node) {
+    if (!node.on_host()) return;
+    ++on_host;
+    CheckCount(++holders[Index(node.host)], 1, "nodes in a block of the host");
+  });
   CheckCount(referenced, impl.num_referenced, "referenced blocks");
-  CheckCount(in_tree, impl.index.size(), "blocks in the tree");
-  CheckCount(evictable, impl.evictable.size(), "evictable blocks");
+  CheckCount(in_tree, impl.tree.size() - on_host, "blocks in the tree");
+  CheckCount(on_host, impl.host.num_used(), "blocks of the host in use");
   CheckCount(unused, static_cast<int64_t>(impl.free.size()), "free blocks");
-  for (size_t i = 0; i < impl.blocks.size(); ++i) {
-    if (!impl.blocks[i].in_tree) continue;
-    CheckCount(children[i], impl.blocks[i].children, "children of a block");
-    CheckCount(active_children[i], impl.blocks[i].active_children, "active children of a block");
-  }
   for (const BlockId block : impl.free)
     CheckCount(impl.At(block).references, 0, "references of a free block");
+  impl.CheckWindows();
+}
 
-  impl.windows.CheckIntegrity();
-  for (WindowBlockId window = 0; window < impl.windows.size(); ++window) {
-    const BlockId owner = impl.windows.OwnerOf(window);
+void KvCache::Impl::CheckWindows() const {
+  windows.CheckIntegrity();
+  for (WindowBlockId window = 0; window < windows.size(); ++window) {
+    const BlockId owner = windows.OwnerOf(window);
     if (owner == kNone) continue;
-    CheckCount(impl.At(owner).window, window, "window block of a window block's owner");
-    TANDEM_CHECK(impl.windows.ReferencesOf(window) > 0 || impl.At(owner).in_tree,
+    CheckCount(At(owner).window, window, "window block of a window block's owner");
+    TANDEM_CHECK(windows.ReferencesOf(window) > 0 || InTree(owner),
                  "an unreferenced window block's owner is not in the tree");
-  }
-
-  std::vector<int32_t> age(impl.blocks.size(), -1);  // place in the eviction list, oldest first
-  int32_t listed = 0;
-  for (BlockId block = impl.evictable.oldest(); block != kNone && listed <= evictable;
-       block = impl.evictable.NewerThan(block)) {
-    age[Index(block)] = listed++;
-  }
-  CheckCount(listed, evictable, "length of the eviction list");
-  for (const Block& block : impl.blocks) {
-    const auto self = static_cast<size_t>(&block - impl.blocks.data());
-    if (age[self] < 0 || IsRoot(block.parent) || age[Index(block.parent)] < 0) continue;
-    TANDEM_CHECK(age[self] < age[Index(block.parent)],
-                 "a parent would be evicted before its child");
   }
 }
 

@@ -10,6 +10,7 @@
 #include "ops/ops.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/execution/forward_pass.h"
+#include "runtime/execution/host_blocks.h"
 #include "runtime/scheduling/step_limits.h"
 #include "tensor/buffer.h"
 
@@ -34,7 +35,8 @@ struct ExecutorModels {
   std::unique_ptr<ForwardPass> draft;  // may be null
   ops::KvPool target_pool;
   ops::KvPool draft_pool;
-  std::vector<Buffer> memory;  // of the pools
+  std::vector<Buffer> memory;               // of the pools
+  std::unique_ptr<HostBlocks> host_blocks;  // null: what is evicted is lost
 };
 
 }  // namespace tandem

@@ -142,6 +142,8 @@ void RoundExecutor::RemoveSequence(int32_t slot) {
 
 void RoundExecutor::Propose(const BatchPlan& plan) {
   TANDEM_CHECK(!Full(), "too many steps in flight");
+  // Before the step's mark: what it waits for its blocks is no part of its passes' times.
+  if (models_.host_blocks) models_.host_blocks->Enqueue(plan.host_copies);
   step_started_ = clock_.Now();
   times().Clear();
   times().complete = true;

@@ -70,7 +70,10 @@ class RoundExecutor final : public Executor {
   Status Land(StepResult& result) override;
 
   // Host memory that steps copy from and to; plain memory unless the backend pins it.
-  int64_t pinned_bytes() const { return memory_->pinned_bytes() + device_slots_->pinned_bytes(); }
+  int64_t pinned_bytes() const {
+    return memory_->pinned_bytes() + device_slots_->pinned_bytes() +
+           (models_.host_blocks ? models_.host_blocks->bytes() : 0);
+  }
 
  private:
   // The size of a step according to its plan: upper bounds.

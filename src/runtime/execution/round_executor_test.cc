@@ -9,6 +9,7 @@
 
 #include <deque>
 #include <functional>
+#include <utility>
 
 #include "ops/forwarding_backend.h"
 #include "ops/testing/sampling_only_ops.h"
@@ -18,6 +19,10 @@ namespace tandem {
 namespace {
 
 using Work = std::function<void()>;
+
+// When copies beside the stream run: as soon as they are enqueued, while earlier steps wait, or
+// when the stream waits for them, all those to the host first.
+enum class SideCopies : uint8_t { kEarly, kLate };
 
 class Stream {
  public:
@@ -171,6 +176,23 @@ class StreamBackend final : public ops::ForwardingBackend {
   void EnqueueCopyToHost(void* to, const void* from, size_t bytes) override {
     stream_.Enqueue([=, this] { inner_.CopyToHost(to, from, bytes); });
   }
+  void RunSideCopies(SideCopies when) { side_copies_ = when; }
+  void EnqueueSideCopyToHost(void* to, const void* from, size_t bytes) override {
+    SideCopy(to_host_, [=, this] { inner_.CopyToHost(to, from, bytes); });
+  }
+  void EnqueueSideCopyToDevice(void* to, const void* from, size_t bytes) override {
+    SideCopy(to_device_, [=, this] { inner_.CopyToDevice(to, from, bytes); });
+  }
+  void JoinSideCopies() override {
+    ++joins_;
+    stream_.Enqueue([copies = std::exchange(to_host_, {})] {
+      for (const Work& copy : copies) copy();
+    });
+    stream_.Enqueue([copies = std::exchange(to_device_, {})] {
+      for (const Work& copy : copies) copy();
+    });
+  }
+  int joins() const { return joins_; }
   void Mark(int mark) override { stream_.Mark(mark); }
   Status WaitFor(int mark) override { return stream_.WaitFor(mark); }
   Status Synchronize() override {
@@ -198,6 +220,14 @@ class StreamBackend final : public ops::ForwardingBackend {
   int launches() const { return launches_; }
 
  private:
+  void SideCopy(std::vector<Work>& copies, Work copy) {
+    if (side_copies_ == SideCopies::kEarly) {
+      copy();
+    } else {
+      copies.push_back(std::move(copy));
+    }
+  }
+
   Stream stream_;
   StreamOps ops_;
   StreamRoundOps round_;
@@ -205,6 +235,9 @@ class StreamBackend final : public ops::ForwardingBackend {
   int synchronizations_ = 0;
   int captures_ = 0;
   int launches_ = 0;
+  SideCopies side_copies_ = SideCopies::kEarly;
+  std::vector<Work> to_host_, to_device_;
+  int joins_ = 0;
 };
 
 // What was laid is within what the host told of it; without drafts the host knows all lengths.
@@ -370,6 +403,36 @@ TEST_P(RoundExecutorTest, GivesTheTokensOfTheHostsExecutor) {
   EXPECT_GT(backend_.launches(), 10 * backend_.captures());
   EXPECT_EQ(backend_.synchronizations(), 0);
   EXPECT_GT(backend_.stream().mixed_passes(), 0);
+}
+
+// With few blocks, and a tier that holds some of what is evicted or all of it.
+TEST_P(RoundExecutorTest, OffloadsBesideItsSteps) {
+  // Its draws depend on how many drafts a step has, and pauses change that.
+  if (Setup(ExecutorKind::kHost).options.ratio_acceptance) GTEST_SKIP() << "the ratio rule";
+  const auto expected =
+      RunRequests(*MakeTestEngine(Setup(ExecutorKind::kHost), clock_), Requests());
+  for (const SideCopies when : {SideCopies::kEarly, SideCopies::kLate}) {
+    for (const int32_t num_host_blocks : {25, 300}) {
+      SCOPED_TRACE(num_host_blocks);
+      TestSetup setup = Setup(ExecutorKind::kDevice);
+      setup.num_blocks = 40;
+      setup.num_host_blocks = num_host_blocks;
+      backend_.RunSideCopies(when);
+      const auto engine = MakeTestEngine(setup, clock_);
+      for (int round = 0; round < 3; ++round) {
+        const auto got = RunRequests(*engine, Requests());
+        for (size_t i = 0; i < got.size(); ++i) {
+          for (size_t c = 0; c < got[i].size(); ++c) {
+            EXPECT_EQ(got[i][c].tokens, expected[i][c].tokens) << "request " << i;
+          }
+        }
+      }
+      EXPECT_GT(engine->Stats().kv.offloads, 100);
+      EXPECT_GT(engine->Stats().kv.onboards, 10);
+      EXPECT_EQ(backend_.synchronizations(), 0);
+      EXPECT_GT(backend_.joins(), 0);
+    }
+  }
 }
 
 TEST_P(RoundExecutorTest, ADeviceLostInMidStreamEndsEveryRequest) {

@@ -60,6 +60,9 @@ struct BatchPlan {
   std::vector<BlockId> blocks;  // the new blocks of all sequences, back to back
   std::vector<BlockCopy> copies;
   std::vector<WindowMapping> mappings;  // made since the plan before; of two for a block the later
+  // Between device and host, before the step runs and beside the steps before it: HostTier says
+  // which of them may overlap.
+  std::vector<HostCopy> host_copies;
 
   bool empty() const { return sequences.empty(); }
   std::span<const BlockId> NewBlocks(const SequencePlan& s) const {
@@ -80,6 +83,7 @@ struct BatchPlan {
     blocks.clear();
     copies.clear();
     mappings.clear();
+    host_copies.clear();
   }
 };
 

@@ -117,7 +117,9 @@ void Scheduler::Plan(uint64_t step, StepPlan& plan) {
   PlanPrefills(plan);
   // In a step that had to pause for blocks, those it freed are meant for the running sequences.
   if (plan.vacated_slots.size() == vacated || active_.empty()) StartWaiting(plan);
-  if (!plan.batch.empty()) kv_.MoveMappings(plan.batch.mappings);
+  if (plan.batch.empty()) return;
+  kv_.MoveMappings(plan.batch.mappings);
+  kv_.MoveHostCopies(plan.batch.host_copies);
 }
 
 // ---- Slots ----
@@ -475,21 +477,22 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   // those, which a draft's verification may lack, nor if its source is a block that the sequence
   // needs.
   const bool verifies = sequence.SentDrafts() > 0 && known - match.computed[0] == 1;
-  if (budget_.rows == 0 || verifies || !Fits(sequence, match, length)) DropPartial(match);
+  if (budget_.rows == 0 || verifies || !Fits(sequence, match, length)) kv_.DropPartial(match);
   if (!Fits(sequence, match, length)) {
-    kv_.ReleaseWindows(std::span(match.blocks)
-                           .subspan(static_cast<size_t>(match.first_window), match.windows.size()),
-                       match.windows);
-    kv_.Release(match.blocks);
+    kv_.Drop(match);
     return false;
   }
   Start(sequence, match);
   TANDEM_CHECK(Reserve(sequence, optimistic ? match.computed[0] : length), "blocks were counted");
-  if (match.partial_source >= 0) {
-    const BlockId to = sequence.blocks[match.blocks.size()];
-    TakeWindows(sequence, static_cast<int32_t>(match.blocks.size()) + 1);
-    plan.batch.copies.push_back(
-        {match.partial_source, to, match.partial_tokens, match.source_window, kv_.WindowOf(to)});
+  if (match.partial_tokens > 0) {
+    const BlockId to = sequence.blocks[static_cast<size_t>(match.num_whole())];
+    TakeWindows(sequence, match.num_whole() + 1);
+    if (match.partial_on_host >= 0) {
+      kv_.CopyFromHost(match.partial_on_host, to);
+    } else {
+      plan.batch.copies.push_back(
+          {match.partial_source, to, match.partial_tokens, match.source_window, kv_.WindowOf(to)});
+    }
   }
   plan.started.push_back(&sequence);
   if (budget_.rows == 0) return true;
@@ -501,23 +504,13 @@ bool Scheduler::TryStart(Sequence& sequence, StepPlan& plan) {
   return true;
 }
 
-// Whether there are blocks for `length` tokens and rows for those of the known ones after the match
-// that one step must compute.
+// Whether there are blocks for `length` tokens, of which those on the host need fresh ones too, and
+// rows for those of the known ones after the match that one step must compute.
 bool Scheduler::Fits(const Sequence& sequence, const PrefixMatch& match, int32_t length) const {
   const int32_t needed = BlocksFor(length) - static_cast<int32_t>(match.blocks.size());
   const int32_t start = match.computed[0];
   const int32_t remaining = static_cast<int32_t>(sequence.tokens.size()) - start;
   return needed <= kv_.AvailableBlocks() && LeastRows(sequence, start, remaining) <= budget_.rows;
-}
-
-void Scheduler::DropPartial(PrefixMatch& match) {
-  if (match.partial_source < 0) return;
-  const std::span source(&match.partial_source, 1);
-  if (match.source_window >= 0) kv_.ReleaseWindows(source, std::span(&match.source_window, 1));
-  kv_.Release(source);
-  match.partial_source = match.source_window = -1;
-  match.computed[0] -= match.partial_tokens;
-  match.computed[1] = std::min(match.computed[0], match.computed[1]);
 }
 
 void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
@@ -532,10 +525,11 @@ void Scheduler::Start(Sequence& sequence, const PrefixMatch& match) {
   sequence.started_with = static_cast<int32_t>(sequence.tokens.size());
   sequence.blocks.reserve(static_cast<size_t>(BlocksFor(sequence.max_length)));
   sequence.blocks.assign(match.blocks.begin(), match.blocks.end());
+  kv_.Onboard(match.on_host, sequence.blocks);
   if (kv_.has_windows()) sequence.windows.reserve(sequence.blocks.capacity());
   sequence.windows.assign(match.windows.begin(), match.windows.end());
   sequence.first_window = match.first_window;
-  sequence.usage.kv_blocks_reused += static_cast<int32_t>(match.blocks.size());
+  sequence.usage.kv_blocks_reused += match.num_whole();
   sequence.blocks_told = 0;
   sequence.copy_source = match.partial_source;
   sequence.copy_source_window = match.source_window;

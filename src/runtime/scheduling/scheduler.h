@@ -131,7 +131,6 @@ class Scheduler {
   void StartWaiting(StepPlan& plan);
   bool TryStart(Sequence& sequence, StepPlan& plan);
   bool Fits(const Sequence& sequence, const PrefixMatch& match, int32_t length) const;
-  void DropPartial(PrefixMatch& match);
   void TakeWindows(Sequence& sequence, int32_t num_blocks);
   void Start(Sequence& sequence, const PrefixMatch& match);
   bool AnotherComputesNextBlock(const Sequence& sequence) const;

@@ -1,10 +1,10 @@
 // Something always moves: random schedules over pools without a spare block, requests sent twice,
 // cancellations, every policy, with zero to three steps in flight. Within three turns of the loop
 // something is planned, started, paused, committed or ended; everything ends, and then no block is
-// referenced. Window blocks are as many as the limits say. And slots are shared fairly: one request
-// with many choices among a steady stream of requests with one. The device is simulated: it
-// computes the plan, and its draws follow from the prompt, the seed and the position, so that a
-// request sent twice repeats its text.
+// referenced. Window blocks are as many as the limits say; others may be offloaded. And slots are
+// shared fairly: one request with many choices among a steady stream of requests with one. The
+// device is simulated: it computes the plan, and its draws follow from the prompt, the seed and the
+// position, so that a request sent twice repeats its text.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -174,6 +174,7 @@ class Simulation : public Loop {
     kv.num_window_blocks =
         static_cast<int32_t>(limits.MaxWindowBlocks(kv.window_tokens, block_tokens));
     max_mappings_ = static_cast<size_t>(limits.MaxMappings(block_tokens));
+    if (kv.window_tokens == 0) kv.num_host_blocks = Below(0, 2) * Below(1, kv.num_blocks);
     Make(limits, kv);
     callers_ = Below(1, 3);
     // Every request is sent twice, sometimes with another length or seed.
@@ -269,6 +270,14 @@ class Simulation : public Loop {
     }
     EXPECT_LE(sent_rows, limits_.MaxSentRows());
     EXPECT_LE(plan.batch.mappings.size(), max_mappings_);
+    // Copies to the host wait for no others of the same plan.
+    std::vector<HostCopy> to_device;
+    for (const HostCopy& copy : plan.batch.host_copies) {
+      if (!copy.to_host) to_device.push_back(copy);
+      for (const HostCopy& before : to_device) {
+        EXPECT_FALSE(copy.to_host && (copy.host == before.host || copy.block == before.block));
+      }
+    }
   }
 
   // As a tuner does, but to any value.

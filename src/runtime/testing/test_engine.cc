@@ -154,7 +154,10 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   EngineParts parts;
   parts.options = options;
   parts.vocab_size = setup.target.vocab;
-  parts.kv = {setup.num_blocks, options.block_tokens, options.enable_prefix_reuse};
+  parts.kv = {.num_blocks = setup.num_blocks,
+              .block_tokens = options.block_tokens,
+              .enable_reuse = options.enable_prefix_reuse,
+              .num_host_blocks = setup.num_host_blocks};
   const bool has_draft = options.draft_mode != DraftMode::kOff && setup.draft_model;
   parts.limits = MakeSchedulerLimits(options, has_draft ? setup.draft_max_positions : 0, backend);
   // All sequences may draft in one step, so that tests of a law see many drafts.
@@ -171,6 +174,11 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   ExecutorModels models = setup.make_models
                               ? setup.make_models(limits)
                               : MakeFormulas(setup, limits.max_logits_rows, has_draft);
+  if (setup.num_host_blocks > 0) {
+    models.host_blocks =
+        HostBlocks::Create(setup.num_host_blocks, models.target_pool, models.draft_pool, backend)
+            .value();
+  }
   if (setup.wrap_pass) models.target = setup.wrap_pass(std::move(models.target));
   if (setup.wrap_pass && models.draft) models.draft = setup.wrap_pass(std::move(models.draft));
   const ExecutorConfig config = MakeExecutorConfig(options, limits, backend);

@@ -47,6 +47,7 @@ struct TestSetup {
   FormulaModel draft{.share = 0.8};
   bool draft_model = true;
   int32_t num_blocks = 512;
+  int32_t num_host_blocks = 0;
   int32_t draft_max_positions = 1 << 20;
   // Seconds of a target pass of one row, of each further row, and of a draft row.
   double target_seconds = 1.0;

@@ -251,7 +251,6 @@ constexpr std::string_view kSequences = "max_batch_size";
 constexpr int32_t kUsualSequences = 64;
 
 constexpr std::string_view kNoLora = "there are no LoRA adapters";
-constexpr std::string_view kNoOffload = "keys and values are not moved to the host's memory";
 constexpr std::string_view kNoTrees = "drafts come from a draft model or from the text itself";
 constexpr std::string_view kNoEncoder = "encoder-decoder models are not served";
 constexpr std::string_view kNoImages = "models with images are not served";
@@ -271,6 +270,10 @@ constexpr ParameterRow kRows[] = {
            "Most tokens in the cache of keys and values"),
     Option("kv_cache_free_gpu_mem_fraction", Type::kFloat, "kv_cache_free_gpu_mem_fraction",
            "Share of the free memory that the cache of keys and values takes"),
+    Option("kv_cache_host_memory_bytes", Type::kInt, "kv_host_cache_bytes",
+           "Host memory for keys and values evicted from the cache"),
+    Option("kv_cache_onboard_blocks", Type::kBool, "kv_onboard_blocks",
+           "Bring keys and values back from host memory; false: nothing is kept there"),
     Option("enable_kv_cache_reuse", Type::kBool, "enable_kv_cache_reuse",
            "Keep the cache of finished prompts and reuse shared prefixes"),
     Option("enable_chunked_context", Type::kBool, "enable_chunked_context",
@@ -331,8 +334,6 @@ constexpr ParameterRow kRows[] = {
     Refused("num_nodes", Type::kInt, kOneProcess, "1"),
     Ignored("max_attention_window_size", Type::kInts, "the model's own attention windows are used"),
     Ignored("sink_token_length", Type::kInt, "the cache keeps all tokens of a window", "0"),
-    Ignored("kv_cache_host_memory_bytes", Type::kInt, kNoOffload, "0"),
-    Ignored("kv_cache_onboard_blocks", Type::kBool, kNoOffload),
     Ignored("lora_cache_optimal_adapter_size", Type::kInt, kNoLora),
     Ignored("lora_cache_max_adapter_size", Type::kInt, kNoLora),
     Ignored("lora_cache_gpu_memory_fraction", Type::kFloat, kNoLora),

@@ -21,6 +21,7 @@
 #include "serve/kserve/triton_metrics.h"
 #include "serve/llgtrt/routes.h"
 #include "serve/openai/front_end.h"
+#include "serve/server/kv_events.h"
 
 namespace tandem::serve {
 namespace {
@@ -152,6 +153,7 @@ struct Server::Impl {
     router.Add(kserve::MakeFrontEnd(models, options.kserve_body_bytes));
     router.Add(MakeHealthFrontEnd(models));
     router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
+    router.Add(MakeKvEventsFrontEnd(engines));
     FrontEnd openai_front_end = openai::MakeFrontEnd(engines, options.openai_body_bytes,
                                                      options.version, options.answer_formats);
     for (Route& route : llgtrt::Routes(engines, models)) {

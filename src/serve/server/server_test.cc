@@ -3,6 +3,7 @@
 #include "serve/server/server.h"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -361,6 +362,40 @@ TEST(ServerTest, KeysGuardEveryRouteButHealth) {
   EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "first-key"}})->status, 401);
   EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "Bearer first-key"}})->status, 200);
   EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "Bearer second-key"}})->status, 200);
+}
+
+TEST(ServerTest, EventsOfTheCacheAreTakenOnceAndInOrder) {
+  ServerOptions options;
+  options.api_keys = {"key"};
+  TestServer server({}, options);
+  HttpClient client = server.Client();
+  const HttpHeaders key = {{"Authorization", "Bearer key"}};
+  EXPECT_EQ(client.Get("/kv_cache_events")->status, 401);
+  const Result<ClientResponse> off = client.Get("/kv_cache_events", key);
+  EXPECT_EQ(off->status, 400);
+  EXPECT_THAT(off->body, testing::HasSubstr("--kv_event_buffer"));
+  server.engine.AddKvEvent({.device_blocks = 8, .host_blocks = 2});
+  server.engine.AddKvEvent({.id = 1, .kind = KvEvent::Kind::kStored, .hash = 11, .tokens = {7, 8}});
+  server.engine.AddKvEvent(
+      {.id = 5, .kind = KvEvent::Kind::kStored, .hash = 12, .parent = 11, .key = 99});
+  server.engine.AddKvEvent({.id = 6, .kind = KvEvent::Kind::kUpdated, .hash = 12, .to_host = true});
+  server.engine.AddKvEvent({.id = 7, .kind = KvEvent::Kind::kRemoved, .hash = 12});
+  const Result<ClientResponse> taken = client.Post("/kv_cache_events/tandem", "", key);
+  EXPECT_EQ(taken->status, 200);
+  EXPECT_EQ(taken->Header("x-kv-events-lost"), "3");
+  EXPECT_EQ(
+      taken->body,
+      R"([{"event_id":0,"data":{"type":"created","num_blocks_per_cache_level":[8,2]}},)"
+      R"({"event_id":1,"data":{"type":"stored","parent_hash":null,"blocks":[{"type":"stored_block",)"
+      R"("block_hash":11,"tokens":[{"type":"unique_token","token_id":7,"token_extra_id":0},)"
+      R"({"type":"unique_token","token_id":8,"token_extra_id":0}],"cache_level":0,"priority":35}]}},)"
+      R"({"event_id":5,"data":{"type":"stored","parent_hash":11,"blocks":[{"type":"stored_block",)"
+      R"("block_hash":12,"tokens":[],"cache_key_hash":99,"cache_level":0,"priority":35}]}},)"
+      R"({"event_id":6,"data":{"type":"updated","block_hash":12,"cache_level":{"type":"event_diff",)"
+      R"("new_value":1,"old_value":0},"priority":{"type":"event_diff","new_value":35,)"
+      R"("old_value":35}}},)"
+      R"({"event_id":7,"data":{"type":"removed","block_hashes":[12]}}])");
+  EXPECT_EQ(client.Get("/kv_cache_events/nobody", key)->status, 404);
 }
 
 TEST(ServerTest, TheKeyIsAskedForBeforeTheBody) {

@@ -140,6 +140,22 @@ EngineStats FakeEngine::Stats() const {
   return stats;
 }
 
+Result<KvEventBatch> FakeEngine::TakeKvEvents(size_t most) {
+  const MutexLock lock(mutex_);
+  if (kv_events_.empty()) return FailedPrecondition("no events are kept: --kv_event_buffer");
+  KvEventBatch batch;
+  const auto count = static_cast<ptrdiff_t>(std::min(most, kv_events_.size()));
+  batch.events.assign(kv_events_.begin(), kv_events_.begin() + count);
+  kv_events_.erase(kv_events_.begin(), kv_events_.begin() + count);
+  batch.lost = 3;
+  return batch;
+}
+
+void FakeEngine::AddKvEvent(KvEvent event) {
+  const MutexLock lock(mutex_);
+  kv_events_.push_back(std::move(event));
+}
+
 int FakeEngine::open_sequences() const {
   const MutexLock lock(mutex_);
   return static_cast<int>(sequences_.size());

@@ -53,6 +53,9 @@ class FakeEngine final : public EngineClient {
   void Cancel(RequestId request, int32_t choice) override;
   bool PopEvent(Event& event, Nanos timeout) override;
   EngineStats Stats() const override;
+  // None are kept unless a test adds some.
+  Result<KvEventBatch> TakeKvEvents(size_t most) override;
+  void AddKvEvent(KvEvent event);
   EngineLimits limits() const override { return options_.limits; }
 
   int open_sequences() const;
@@ -95,6 +98,7 @@ class FakeEngine final : public EngineClient {
   bool paused_ TANDEM_GUARDED_BY(mutex_) = false;
   bool stop_ TANDEM_GUARDED_BY(mutex_) = false;
   EngineStats totals_ TANDEM_GUARDED_BY(mutex_);
+  std::vector<KvEvent> kv_events_ TANDEM_GUARDED_BY(mutex_);
   std::atomic<int> num_cancelled_{0};
   std::thread thread_;
 };
