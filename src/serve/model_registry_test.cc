@@ -90,7 +90,7 @@ TEST(ModelRegistryTest, ARemovedEngineLosesAllItsNamesAndEndsTheCallsItHas) {
 }
 
 TEST(ModelRegistryTest, MayTakeAnyNameForTheDefault) {
-  Served served;
+  Loaded served;
   ModelRegistry models;
   models.TakeAnyName();
   EXPECT_EQ(models.Find("model").status().reason(), Reason::kModelNotFound) << "there is none";
