@@ -11,6 +11,7 @@
 #include "apps/triton_options.h"
 #include "base/file.h"
 #include "serve/http/access.h"
+#include "serve/http/cors.h"
 
 namespace tandem::apps {
 namespace {
@@ -255,6 +256,12 @@ const BoundOptions<ServeOptions>& ServeRows() {
           {.name = "grpc_root_cert",
            .meaning = "Only gRPC clients with a certificate that this one signed get in (PEM)",
            .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::cors_origins>(
+          {.name = "cors_origins",
+           .meaning = "Origins, separated by commas, whose web pages may use the server from their "
+                      "visitors' browsers (https://chat.example); \"*\": any page. Pages send a "
+                      "key themselves; cookies are never used",
+           .group = kServer}),
       BindOption<ServeOptions, &ServeOptions::log_file>(
           {.name = "log_file",
            .meaning = "File to which everything that would be printed is appended",
@@ -392,6 +399,9 @@ Result<serve::ServerOptions> ServerOptionsFrom(const OptionValues& values,
   serve::ServerOptions server = ServerRows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckTritonOptions(values, server.http.host));
   TANDEM_ASSIGN_OR_RETURN(server.api_keys, ReadKeys(options));
+  Result<std::vector<std::string>> origins = serve::ParseOrigins(options.cors_origins);
+  if (!origins.ok()) return origins.status().Annotate("--cors_origins");
+  server.cors_origins = *std::move(origins);
   SetServices(options, server);
   TANDEM_RETURN_IF_ERROR(serve::CheckServerOptions(server));
   return server;

@@ -11,11 +11,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "serve/http/message.h"
 
 namespace tandem::serve {
 
@@ -26,8 +25,6 @@ struct HttpEndpoint {
 };
 // "http://host:port/path", the scheme optional. https is refused: UNIMPLEMENTED.
 Result<HttpEndpoint> ParseUrl(std::string_view url);
-
-using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct ClientResponse {
   int status = 0;

@@ -143,11 +143,11 @@ struct Server::Impl {
         engines(served_engines),
         models(served_models),
         triton_metrics(models, engines, options.read_gpus),
-        router(Access(options.api_keys, HostsOf(options)),
+        router(Access(options.api_keys, HostsOf(options)), Cors(options.cors_origins),
                [&metrics](std::string_view front_end, int status) {
                  metrics.CountResponse(front_end, status);
                }),
-        metrics_router(Access(options.api_keys, HostsOf(options)), {}) {
+        metrics_router(Access(options.api_keys, HostsOf(options)), Cors(options.cors_origins), {}) {
     router.Add(kserve::MakeFrontEnd(models, options.kserve_body_bytes));
     router.Add(MakeHealthFrontEnd(models));
     router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
@@ -251,6 +251,8 @@ uint16_t Server::metrics_port() const {
   return impl_->metrics_http == nullptr ? 0 : impl_->metrics_http->port();
 }
 int Server::active_requests() const { return impl_->active_requests(); }
+
+std::vector<const Route*> Server::Routes() const { return impl_->router.Routes(); }
 
 void Server::Shutdown() { SignalPipe::Get().Write(); }
 
