@@ -55,6 +55,7 @@ class HttpClient {
   Result<std::optional<std::string>> NextEvent();
 
   // For tests of the wire format.
+  int fd() const { return fd_; }
   Status Connect();
   Status WriteRaw(std::string_view bytes) const;
   Result<std::string> ReadRaw(size_t max_bytes);  // one read; empty at the end

@@ -63,16 +63,17 @@ struct ServerOptions {
   std::function<void(int requests)> on_shutdown;
 };
 
-// INVALID_ARGUMENT for a public address without key or `insecure`, and for an empty key. For
-// programs that load models first; Start checks it too.
+// INVALID_ARGUMENT for a public address without key or `insecure`, for an empty key, and for files
+// that TLS cannot be served with (TlsContext). For programs that load models first; Start checks it
+// too.
 Status CheckServerOptions(const ServerOptions& options);
 
 class Server {
  public:
   // Binds and serves `engines` by OpenAI's protocol, `models` by the inference protocol, and
   // `metrics`, all of which outlive the server; from then on Run() handles
-  // SIGTERM and SIGINT. Errors are those of CheckServerOptions, and UNAVAILABLE "Port 8000 is in
-  // use; try --port 8001."
+  // SIGTERM and SIGINT, and with TLS over HTTP SIGHUP: it reads the certificate and its key again.
+  // Errors are those of CheckServerOptions, and UNAVAILABLE "Port 8000 is in use; try --port 8001."
   static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, ModelRegistry& engines,
                                                kserve::Repository& models, Metrics& metrics);
   ~Server();
