@@ -43,7 +43,22 @@ use_cuda() {
   return 1
 }
 
-# The Python of the tests that run real clients: a virtual environment with the packages of tests/requirements.txt. ./setup makes
-# it and, when it is complete, leaves a copy of that file in it.
-test_environment=$tandem_cache/test-environment
-test_python=$test_environment/bin/python3
+# The virtual environments of the tests that run real clients, one for each tests/requirements-NAME.txt and, without a name, one
+# for tests/requirements.txt. When one is complete it holds a copy of that file.
+test_environment() { say "$tandem_cache/test-environment${1:+-$1}"; }
+test_requirements() { say "tests/requirements${1:+-$1}.txt"; }
+
+# install_test_clients [NAME]: makes the environment anew where its file has changed or an earlier run did not end.
+install_test_clients() {
+  local wanted environment
+  wanted=$(test_requirements "${1:-}") environment=$(test_environment "${1:-}")
+  if cmp -s "$wanted" "$environment/requirements.txt"; then
+    say "test clients: $environment"
+    return
+  fi
+  say "test clients: installing the packages of $wanted from PyPI into $environment"
+  if [ "${dry_run:-}" ]; then return; fi
+  python3 -m venv --clear "$environment"
+  "$environment/bin/pip" install -q --disable-pip-version-check -r "$wanted"
+  cp "$wanted" "$environment/requirements.txt"
+}

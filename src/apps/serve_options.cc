@@ -12,6 +12,8 @@
 #include "apps/triton_options.h"
 #include "base/file.h"
 #include "serve/http/access.h"
+#include "serve/http/cors.h"
+#include "serve/http/tls.h"
 
 namespace tandem::apps {
 namespace {
@@ -114,6 +116,17 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
                    "all others",
         .group = kServer},
        SetAllowedHosts},
+      Sets<[](ServerOptions& o) -> auto& { return o.http.tls.certificate; }>(
+          {.name = "tls_cert_file",
+           .meaning = "Certificate (PEM; those that signed it after it) with which every port is "
+                      "served over TLS 1.2 or newer; gRPC may have its own",
+           .group = kServer,
+           .alias = "ssl_certfile"}),
+      Sets<[](ServerOptions& o) -> auto& { return o.http.tls.key; }>(
+          {.name = "tls_key_file",
+           .meaning = "Its private key (PEM, without a passphrase)",
+           .group = kServer,
+           .alias = "ssl_keyfile"}),
       BindChoice<ServerOptions, [](auto& o) -> auto& { return o.answer_formats.tools; }>(
           {.name = "tool_format",
            .meaning = "How answers of chats mark tool calls; auto: as the chat template does",
@@ -240,7 +253,8 @@ const BoundOptions<ServeOptions>& ServeRows() {
        }},
       BindOption<ServeOptions, &ServeOptions::grpc_use_ssl>(
           {.name = "grpc_use_ssl",
-           .meaning = "Serve gRPC over TLS; unless given: where there is a certificate",
+           .meaning = "Serve gRPC over TLS; unless given: where there is a certificate, its own or "
+                      "--tls_cert_file",
            .group = kServer}),
       BindOption<ServeOptions, &ServeOptions::grpc_use_ssl_mutual>(
           {.name = "grpc_use_ssl_mutual",
@@ -255,6 +269,12 @@ const BoundOptions<ServeOptions>& ServeRows() {
       BindOption<ServeOptions, &ServeOptions::grpc_client_ca>(
           {.name = "grpc_root_cert",
            .meaning = "Only gRPC clients with a certificate that this one signed get in (PEM)",
+           .group = kServer}),
+      BindOption<ServeOptions, &ServeOptions::cors_origins>(
+          {.name = "cors_origins",
+           .meaning = "Origins, separated by commas, whose web pages may use the server from their "
+                      "visitors' browsers (https://chat.example); \"*\": any page. Pages send a "
+                      "key themselves; cookies are never used",
            .group = kServer}),
       BindOption<ServeOptions, &ServeOptions::log_file>(
           {.name = "log_file",
@@ -321,11 +341,12 @@ Status CheckModels(const OptionValues& values, const ServeOptions& options) {
   return {};
 }
 
-Status CheckTls(const ServeOptions& options) {
+Status CheckGrpcTls(const ServeOptions& options, const serve::TlsFiles& files) {
   const bool is_mutual = options.grpc_use_ssl_mutual;
-  if ((is_mutual || options.grpc_use_ssl.value_or(false)) &&
-      (options.grpc_certificate.empty() || options.grpc_key.empty())) {
-    return InvalidArgument("--grpc_use_ssl: needs --grpc_server_cert and --grpc_server_key");
+  if ((is_mutual || options.grpc_use_ssl.value_or(false)) && !files.is_set()) {
+    return InvalidArgument(
+        "--grpc_use_ssl: needs --grpc_server_cert and --grpc_server_key, or --tls_cert_file and "
+        "--tls_key_file");
   }
   if (is_mutual && options.grpc_client_ca.empty()) {
     return InvalidArgument("--grpc_use_ssl_mutual: needs --grpc_root_cert");
@@ -354,6 +375,12 @@ Result<std::vector<std::string>> ReadKeys(const ServeOptions& options) {
   return keys;
 }
 
+// gRPC's own files, or else those of every port.
+serve::TlsFiles GrpcTlsFiles(const ServeOptions& options, const serve::ServerOptions& server) {
+  const serve::TlsFiles own{options.grpc_certificate, options.grpc_key};
+  return own.is_set() ? own : server.http.tls;
+}
+
 // The ports and files of the options: a repository's users expect all three services.
 void SetServices(const ServeOptions& options, serve::ServerOptions& server) {
   const bool is_repository = !options.model_repo.empty();
@@ -363,8 +390,9 @@ void SetServices(const ServeOptions& options, serve::ServerOptions& server) {
     serve::GrpcServerOptions& to = server.grpc.emplace();
     to.port = static_cast<uint16_t>(grpc);
     if (options.grpc_use_ssl_mutual || options.grpc_use_ssl.value_or(true)) {
-      to.certificate_file = options.grpc_certificate;
-      to.key_file = options.grpc_key;
+      const serve::TlsFiles files = GrpcTlsFiles(options, server);
+      to.certificate_file = files.certificate;
+      to.key_file = files.key;
       to.client_ca_file = options.grpc_client_ca;
     }
   }
@@ -389,10 +417,13 @@ serve::ServiceOptions ServiceOptionsFrom(const OptionValues& values) {
 Result<serve::ServerOptions> ServerOptionsFrom(const OptionValues& values,
                                                const ServeOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckModels(values, options));
-  TANDEM_RETURN_IF_ERROR(CheckTls(options));
   serve::ServerOptions server = ServerRows().Read(values);
+  TANDEM_RETURN_IF_ERROR(CheckGrpcTls(options, GrpcTlsFiles(options, server)));
   TANDEM_RETURN_IF_ERROR(CheckTritonOptions(values, server.http.host));
   TANDEM_ASSIGN_OR_RETURN(server.api_keys, ReadKeys(options));
+  Result<std::vector<std::string>> origins = serve::ParseOrigins(options.cors_origins);
+  if (!origins.ok()) return origins.status().Annotate("--cors_origins");
+  server.cors_origins = *std::move(origins);
   SetServices(options, server);
   TANDEM_RETURN_IF_ERROR(serve::CheckServerOptions(server));
   return server;

@@ -36,6 +36,7 @@ struct ServeOptions {
   std::string grpc_certificate;
   std::string grpc_key;
   std::string grpc_client_ca;
+  std::string cors_origins;
   std::string log_file;
   std::string api_key;
   std::string api_key_file;

@@ -9,6 +9,7 @@
 #include "apps/arguments.h"
 #include "apps/testing/call.h"
 #include "base/log.h"
+#include "base/testing/source_dir.h"
 
 namespace tandem::apps {
 namespace {
@@ -84,11 +85,32 @@ TEST(ServeOptionsTest, WhatWouldNotBeTrueIsRefusedWithWhatToUseInstead) {
   EXPECT_THAT(refused({"--http-restricted-api=model-repository:key=value"}),
               AllOf(HasSubstr("--http_restricted_api: "), HasSubstr("--api_key_file")));
   EXPECT_THAT(refused({"--grpc-use-ssl=true"}),
-              HasSubstr("--grpc_use_ssl: needs --grpc_server_cert and --grpc_server_key"));
+              HasSubstr("--grpc_use_ssl: needs --grpc_server_cert and --grpc_server_key, or"));
   EXPECT_THAT(
       refused({"--grpc_use_ssl_mutual", "--grpc_server_cert", "c", "--grpc_server_key", "k"}),
       HasSubstr("--grpc_use_ssl_mutual: needs --grpc_root_cert"));
   EXPECT_THAT(refused({"--log-verbose=loud"}), HasSubstr("--log_verbose: 'loud' is no level"));
+}
+
+TEST(ServeOptionsTest, FilesOfTlsAreReadBeforeModels) {
+  const std::string folder = SourceDir() / "tests/data/tls";
+  const std::string certificate = folder + "/certificate.pem";
+  const std::string key = folder + "/key.pem";
+  Accepted({"--tls_cert_file", certificate, "--tls_key_file", key});
+  Accepted({"--ssl_certfile", certificate, "--ssl_keyfile", key, "--grpc_use_ssl"});
+  EXPECT_THAT(Refused({"--tls_cert_file", certificate}),
+              HasSubstr("TLS needs both a certificate and its key"));
+  EXPECT_THAT(Refused({"--tls_cert_file", certificate, "--tls_key_file", certificate}),
+              HasSubstr("certificate.pem: is no private key"));
+  EXPECT_THAT(Refused({"--model_repo", "llama_dtm", "--grpc_server_cert", key, "--grpc_server_key",
+                       key}),
+              HasSubstr("key.pem: is no certificate"));
+}
+
+TEST(ServeOptionsTest, AnOriginIsNoAddressOfAPage) {
+  Accepted({"--cors_origins", "https://chat.example,http://localhost:3000"});
+  EXPECT_THAT(Refused({"--cors_origins", "https://chat.example/"}),
+              AllOf(HasSubstr("--cors_origins: "), HasSubstr("is no origin")));
 }
 
 TEST(ServeOptionsTest, TritonsLogFlagsSetTheLevel) {

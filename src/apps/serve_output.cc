@@ -69,7 +69,8 @@ void SayAddress(const serve::ServerOptions& options, const ServedModels& served,
   // An IPv6 address is written in brackets.
   const bool bracketed = options.http.host.find(':') != std::string::npos;
   const std::string host = bracketed ? "[" + options.http.host + "]" : options.http.host;
-  const std::string url = fmt::format("http://{}:{}", host, server.port());
+  const std::string url =
+      fmt::format("{}://{}:{}", options.http.tls.is_set() ? "https" : "http", host, server.port());
   if (server.grpc_port() != 0) {
     console.Say(fmt::format("Started GRPCInferenceService at {}:{}", host, server.grpc_port()));
   }

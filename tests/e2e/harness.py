@@ -47,7 +47,7 @@ class Server:
         self.lines = []
         for line in self.process.stdout:
             self.lines.append(line)
-            if found := re.search(r"http://127\.0\.0\.1:(\d+)", line):
+            if found := re.search(r"https?://127\.0\.0\.1:(\d+)", line):
                 self.port = int(found[1])
                 break
         else:

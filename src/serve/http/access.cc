@@ -1,6 +1,8 @@
 #include "serve/http/access.h"
 
 #include <fmt/format.h>
+#include <openssl/crypto.h>
+#include <openssl/sha.h>
 
 #include <algorithm>
 #include <utility>
@@ -26,30 +28,42 @@ bool IsKey(std::string_view text) {
 
 }  // namespace
 
-Access::Access(std::vector<std::string> api_keys, std::optional<std::vector<std::string>> hosts)
-    : api_keys_(std::move(api_keys)), hosts_(std::move(hosts)) {}
+Access::Access(const std::vector<std::string>& api_keys,
+               std::optional<std::vector<std::string>> hosts)
+    : hosts_(std::move(hosts)) {
+  for (const std::string& key : api_keys) keys_.push_back(DigestOf(key));
+}
+
+// The time depends on the length alone.
+Access::Digest Access::DigestOf(std::string_view key) {
+  Digest digest;
+  SHA256(reinterpret_cast<const unsigned char*>(key.data()), key.size(), digest.data());
+  return digest;
+}
 
 bool Access::HasKey(std::string_view authorization) const {
-  return api_keys_.empty() || FindKey(authorization).has_value();
+  return keys_.empty() || FindKey(authorization).has_value();
 }
 
 std::string Access::CallerOf(std::string_view authorization) const {
-  if (api_keys_.size() < 2) return {};
+  if (keys_.size() < 2) return {};
   const std::optional<size_t> key = FindKey(authorization);
   return key ? fmt::format("key {}", *key) : std::string();
 }
 
-// Every key is compared, so that the time reveals nothing.
+// Every key is compared, whole, so that the time reveals nothing of the keys.
 std::optional<size_t> Access::FindKey(std::string_view authorization) const {
   const std::string_view trimmed = Trim(authorization);
   const size_t space = std::min(trimmed.find_first_of(" \t"), trimmed.size());
   if (LowerCase(trimmed.substr(0, space)) != "bearer") return std::nullopt;
   const std::string_view given = Trim(trimmed.substr(space));
+  if (given.empty()) return std::nullopt;
+  const Digest digest = DigestOf(given);
   std::optional<size_t> found;
-  for (size_t i = 0; i < api_keys_.size(); ++i) {
-    if (ConstantTimeEqual(given, api_keys_[i])) found = i;
+  for (size_t i = 0; i < keys_.size(); ++i) {
+    if (CRYPTO_memcmp(digest.data(), keys_[i].data(), digest.size()) == 0) found = i;
   }
-  return given.empty() ? std::nullopt : found;
+  return found;
 }
 
 bool Access::AllowsHost(std::string_view host) const {
@@ -58,6 +72,12 @@ bool Access::AllowsHost(std::string_view host) const {
   return std::any_of(hosts_->begin(), hosts_->end(), [&](const std::string& allowed) {
     return allowed == "*" || LowerCase(allowed) == name;
   });
+}
+
+bool Access::AllowsOrigin(std::string_view origin) const {
+  if (!hosts_ || origin.empty()) return true;
+  const std::string host = HostOfOrigin(origin);
+  return !host.empty() && AllowsHost(host);
 }
 
 Result<std::vector<std::string>> ParseKeys(std::string_view text) {
@@ -76,15 +96,6 @@ Result<std::vector<std::string>> ParseKeys(std::string_view text) {
   }
   if (keys.empty()) return InvalidArgument("holds no key");
   return keys;
-}
-
-bool ConstantTimeEqual(std::string_view a, std::string_view b) {
-  size_t difference = a.size() ^ b.size();
-  for (size_t i = 0; i < b.size(); ++i) {
-    const char left = i < a.size() ? a[i] : '\0';
-    difference |= static_cast<unsigned char>(left) ^ static_cast<unsigned char>(b[i]);
-  }
-  return difference == 0;
 }
 
 }  // namespace tandem::serve

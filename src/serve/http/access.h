@@ -2,6 +2,7 @@
 // server. Immutable; safe on any thread.
 #pragma once
 
+#include <array>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -16,7 +17,7 @@ class Access {
   // Without keys everyone has access. An empty `hosts` allows every host; otherwise only the listed
   // ones and the names of this machine ("localhost", 127.0.0.0/8, ::1) are allowed; "*" stands for
   // any.
-  Access(std::vector<std::string> api_keys, std::optional<std::vector<std::string>> hosts);
+  Access(const std::vector<std::string>& api_keys, std::optional<std::vector<std::string>> hosts);
 
   // The value of an Authorization header: "Bearer KEY".
   bool HasKey(std::string_view authorization) const;
@@ -27,12 +28,19 @@ class Access {
   // a browser send requests to this machine under the page's own host name. An empty host is
   // allowed: browsers always send one.
   bool AllowsHost(std::string_view host) const;
+  // Whether a page with this Origin may send requests, also such as browsers send without asking
+  // first: a page of an allowed host may, and every client that is no browser (empty origin).
+  bool AllowsOrigin(std::string_view origin) const;
 
  private:
   // Index of the header's key in the list of keys.
   std::optional<size_t> FindKey(std::string_view authorization) const;
 
-  const std::vector<std::string> api_keys_;
+  // Of equal size, so that comparing them takes the same time for every key.
+  using Digest = std::array<unsigned char, 32>;
+  static Digest DigestOf(std::string_view key);
+
+  std::vector<Digest> keys_;
   const std::optional<std::vector<std::string>> hosts_;
 };
 
@@ -40,8 +48,5 @@ class Access {
 // begin with # are skipped. INVALID_ARGUMENT when there is no key, or one that no client could
 // send.
 Result<std::vector<std::string>> ParseKeys(std::string_view text);
-
-// True when both are equal; takes the same time wherever they differ.
-bool ConstantTimeEqual(std::string_view a, std::string_view b);
 
 }  // namespace tandem::serve

@@ -11,11 +11,10 @@
 #include <optional>
 #include <string>
 #include <string_view>
-#include <utility>
-#include <vector>
 
 #include "base/clock.h"
 #include "base/status.h"
+#include "serve/http/message.h"
 
 namespace tandem::serve {
 
@@ -26,8 +25,6 @@ struct HttpEndpoint {
 };
 // "http://host:port/path", the scheme optional. https is refused: UNIMPLEMENTED.
 Result<HttpEndpoint> ParseUrl(std::string_view url);
-
-using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
 struct ClientResponse {
   int status = 0;
@@ -58,6 +55,7 @@ class HttpClient {
   Result<std::optional<std::string>> NextEvent();
 
   // For tests of the wire format.
+  int fd() const { return fd_; }
   Status Connect();
   Status WriteRaw(std::string_view bytes) const;
   Result<std::string> ReadRaw(size_t max_bytes);  // one read; empty at the end

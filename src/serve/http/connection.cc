@@ -23,6 +23,7 @@
 
 #include "base/log.h"
 #include "serve/http/request_parser.h"
+#include "serve/http/stream.h"
 #include "serve/http/wake_handle.h"
 #include "serve/http/wire.h"
 
@@ -45,7 +46,8 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
  public:
   Connection(tcp::socket socket, EventLoop& loop, ConnectionShared& shared)
       : count_(shared.connections),
-        socket_(std::move(socket)),
+        stream_(std::move(socket), shared.Tls()),
+        socket_(stream_.socket()),
         deadline_(socket_.get_executor()),
         wake_timer_(socket_.get_executor()),
         wake_(std::make_shared<WakeHandle>([this] { PostSignal(); })),
@@ -61,9 +63,11 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     self->loop_.Add(*self);
     if (!self->loop_.stopping()) {
       self->SetSocketOptions();
-      if (farewell == nullptr) {
+      bool has_client = true;
+      if (self->stream_.is_tls()) has_client = co_await self->Handshake(farewell);
+      if (has_client && farewell == nullptr) {
         co_await self->Serve();
-      } else {
+      } else if (has_client) {
         co_await self->TurnAway(*farewell);
       }
     }
@@ -84,6 +88,22 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     socket_.set_option(tcp::no_delay(true), ignored);
     socket_.set_option(asio::socket_base::send_buffer_size(shared_.limits.send_buffer_bytes),
                        ignored);
+  }
+
+  // False if there is nobody to serve. A client that speaks HTTP gets an answer in it.
+  awaitable<bool> Handshake(std::unique_ptr<Reply>& farewell) {
+    Arm(shared_.limits.handshake_timeout);
+    bool is_plain = false;
+    const error_code ec = co_await stream_.Handshake(is_plain);
+    Disarm();
+    if (is_plain) {
+      keep_alive_ = false;
+      request_id_ = NewRequestId();
+      farewell = shared_.handler.Error("", 400, "this port speaks HTTPS; use an https:// address");
+    } else if (ec) {
+      LogDebug("TLS handshake: {}", timed_out_ ? "took too long" : ec.message());
+    }
+    co_return (!ec || is_plain) && !gone_;
   }
 
   awaitable<void> Serve() {
@@ -155,8 +175,14 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     buffer_.shrink_to_fit();  // idle connections need no buffer
     error_code ec;
     Arm(shared_.limits.idle_timeout);
-    co_await socket_.async_wait(tcp::socket::wait_read,
-                                asio::redirect_error(asio::use_awaitable, ec));
+    if (stream_.is_tls()) {  // its bytes may be in OpenSSL's buffers already
+      const size_t bytes = co_await stream_.async_read_some(
+          buffer_.prepare(kReadAhead), asio::redirect_error(asio::use_awaitable, ec));
+      buffer_.commit(bytes);
+    } else {
+      co_await socket_.async_wait(tcp::socket::wait_read,
+                                  asio::redirect_error(asio::use_awaitable, ec));
+    }
     Disarm();
     co_return !ec && !gone_;
   }
@@ -184,7 +210,7 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
         parser.Refuse(503, "the server is reading too many bodies");
       }
       if (parser.state() != before || ec || gone_) break;
-      const size_t bytes = co_await socket_.async_read_some(
+      const size_t bytes = co_await stream_.async_read_some(
           buffer_.prepare(kReadBytes), asio::redirect_error(asio::use_awaitable, ec));
       buffer_.commit(bytes);
     }
@@ -282,7 +308,7 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
   awaitable<bool> Write(Parts parts) {
     error_code ec;
     Arm(shared_.limits.write_stall_timeout);
-    co_await asio::async_write(socket_, parts, asio::redirect_error(asio::use_awaitable, ec));
+    co_await asio::async_write(stream_, parts, asio::redirect_error(asio::use_awaitable, ec));
     Disarm();
     if (timed_out_) {
       LogDebug("request {}: the client does not read; connection closed", request_id_);
@@ -293,11 +319,12 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
   // Ends the response's direction and reads on for a while: closing with unread bytes would reset
   // the connection, and the client might lose the response.
   awaitable<void> Linger() {
-    error_code ec;
-    socket_.shutdown(tcp::socket::shutdown_send, ec);
     buffer_.clear();
     Arm(shared_.limits.linger_timeout);
-    for (size_t read = 0; !ec && !gone_ && read < kLingerBytes;) {
+    co_await stream_.EndWriting();
+    // Of the socket: what comes over TLS need not be understood any more.
+    error_code ec;
+    for (size_t read = 0; !ec && !gone_ && !timed_out_ && read < kLingerBytes;) {
       read += co_await socket_.async_read_some(buffer_.prepare(kReadBytes),
                                                asio::redirect_error(asio::use_awaitable, ec));
     }
@@ -375,7 +402,7 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
       });
       return;
     }
-    socket_.async_read_some(buffer_.prepare(kReadAhead),
+    stream_.async_read_some(buffer_.prepare(kReadAhead),
                             [self = shared_from_this()](error_code ec, size_t bytes) {
                               self->buffer_.commit(bytes);
                               self->OnWatched(ec);
@@ -406,7 +433,8 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
   }
 
   const Count count_;
-  tcp::socket socket_;
+  Stream stream_;
+  tcp::socket& socket_;  // below stream_
   asio::steady_timer deadline_;
   asio::steady_timer wake_timer_;
   boost::beast::flat_buffer buffer_;  // read from the socket, not yet taken by a parser

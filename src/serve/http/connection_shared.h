@@ -4,18 +4,40 @@
 
 #include <atomic>
 #include <cstddef>
+#include <memory>
+#include <utility>
 
+#include "base/mutex.h"
 #include "serve/http/limits.h"
 #include "serve/http/message.h"
+#include "serve/http/tls.h"
 
 namespace tandem::serve {
 
 struct ConnectionShared {
+  ConnectionShared(HttpHandler& http_handler, const HttpLimits& http_limits,
+                   std::shared_ptr<const TlsContext> tls)
+      : handler(http_handler), limits(http_limits), tls_(std::move(tls)) {}
+
+  // That of new connections; null: they are plain.
+  std::shared_ptr<const TlsContext> Tls() const {
+    const MutexLock lock(mutex_);
+    return tls_;
+  }
+  void SetTls(std::shared_ptr<const TlsContext> tls) {
+    const MutexLock lock(mutex_);
+    tls_ = std::move(tls);
+  }
+
   HttpHandler& handler;
   const HttpLimits limits;
   std::atomic<int> active_requests{0};  // whose response is not written yet
   std::atomic<int> connections{0};
   std::atomic<size_t> body_bytes{0};  // of the requests that are being read
+
+ private:
+  mutable Mutex mutex_;
+  std::shared_ptr<const TlsContext> tls_ TANDEM_GUARDED_BY(mutex_);
 };
 
 // Increments a counter while it lives.

@@ -32,7 +32,9 @@ constexpr int kMostTurnedAway = 64;  // answered with 503 at a time; others get 
 }  // namespace
 
 struct HttpServer::Impl {
-  Impl(const HttpServerOptions& options, HttpHandler& handler) : shared{handler, options.limits} {
+  Impl(const HttpServerOptions& options, HttpHandler& handler,
+       std::shared_ptr<const TlsContext> tls)
+      : tls_files(options.tls), shared(handler, options.limits, std::move(tls)) {
     for (int i = 0; i < std::max(options.threads, 1); ++i) {
       loops.push_back(std::make_unique<EventLoop>());
     }
@@ -87,6 +89,7 @@ struct HttpServer::Impl {
     for (const std::unique_ptr<EventLoop>& loop : loops) loop->Join();
   }
 
+  const TlsFiles tls_files;
   ConnectionShared shared;
   std::vector<std::unique_ptr<EventLoop>> loops;
   std::optional<tcp::acceptor> acceptor;
@@ -101,8 +104,12 @@ HttpServer::~HttpServer() { Stop(); }
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpServerOptions& options,
                                                       HttpHandler& handler) {
+  std::shared_ptr<const TlsContext> tls;
+  if (options.tls.is_set()) {
+    TANDEM_ASSIGN_OR_RETURN(tls, TlsContext::Load(options.tls));
+  }
   TANDEM_ASSIGN_OR_RETURN(const ListeningSocket socket, Listen(options.host, options.port));
-  auto impl = std::make_unique<Impl>(options, handler);
+  auto impl = std::make_unique<Impl>(options, handler, std::move(tls));
   impl->Start(socket);
   return std::unique_ptr<HttpServer>(new HttpServer(std::move(impl)));
 }
@@ -111,5 +118,12 @@ uint16_t HttpServer::port() const { return impl_->port; }
 int HttpServer::active_requests() const { return impl_->shared.active_requests; }
 int HttpServer::open_connections() const { return impl_->shared.connections; }
 void HttpServer::Stop() { impl_->Stop(); }
+
+Status HttpServer::ReloadTls() {
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const TlsContext> tls,
+                          TlsContext::Load(impl_->tls_files));
+  impl_->shared.SetTls(std::move(tls));
+  return {};
+}
 
 }  // namespace tandem::serve

@@ -16,6 +16,7 @@ struct HttpLimits {
   size_t all_body_bytes = size_t{1} << 30;  // all bodies being read together: 503
   int connections = 4096;                   // 503
   int send_buffer_bytes = 128 << 10;        // the kernel's buffer of each connection
+  Nanos handshake_timeout = std::chrono::seconds(10);    // of TLS: close
   Nanos header_timeout = std::chrono::seconds(10);       // 408
   Nanos body_timeout = std::chrono::seconds(60);         // 408
   Nanos idle_timeout = std::chrono::seconds(75);         // close

@@ -18,10 +18,10 @@ class CompleteReply final : public Reply {
   std::string body_;
 };
 
-class ReplyWithHeader final : public Reply {
+class ReplyWithHeaders final : public Reply {
  public:
-  ReplyWithHeader(std::unique_ptr<Reply> reply, std::string name, std::string value)
-      : reply_(std::move(reply)), header_(std::move(name), std::move(value)) {}
+  ReplyWithHeaders(std::unique_ptr<Reply> reply, HttpHeaders headers)
+      : reply_(std::move(reply)), headers_(std::move(headers)) {}
 
   Progress Poll(HttpHead& head, std::string& out) override {
     const Progress progress = reply_->Poll(head, out);
@@ -36,12 +36,12 @@ class ReplyWithHeader final : public Reply {
 
  private:
   void Add(HttpHead& head) {
-    if (!std::exchange(added_, true)) head.headers.push_back(std::move(header_));
+    for (auto& header : headers_) head.headers.push_back(std::move(header));
+    headers_.clear();
   }
 
   const std::unique_ptr<Reply> reply_;
-  std::pair<std::string, std::string> header_;
-  bool added_ = false;
+  HttpHeaders headers_;  // empty once they are added
 };
 
 }  // namespace
@@ -65,7 +65,11 @@ std::unique_ptr<Reply> MakeReply(int status, std::string json) {
 
 std::unique_ptr<Reply> AddHeader(std::unique_ptr<Reply> reply, std::string name,
                                  std::string value) {
-  return std::make_unique<ReplyWithHeader>(std::move(reply), std::move(name), std::move(value));
+  return AddHeaders(std::move(reply), {{std::move(name), std::move(value)}});
+}
+
+std::unique_ptr<Reply> AddHeaders(std::unique_ptr<Reply> reply, HttpHeaders headers) {
+  return std::make_unique<ReplyWithHeaders>(std::move(reply), std::move(headers));
 }
 
 std::string_view HttpReason(int status) {

@@ -16,11 +16,13 @@
 
 namespace tandem::serve {
 
+using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
+
 struct HttpRequest {
-  std::string method;  // "GET"
-  std::string path;    // without the query, not decoded
-  std::string host;    // the server's name as the client gave it; lower case, no port, or empty
-  std::vector<std::pair<std::string, std::string>> headers;  // names in lower case
+  std::string method;   // "GET"
+  std::string path;     // without the query, not decoded
+  std::string host;     // the server's name as the client gave it; lower case, no port, or empty
+  HttpHeaders headers;  // names in lower case
   std::string body;
   std::string caller;  // identifies its API key if there are several; set by the router
   std::string id;      // x-request-id: the client's, or one of ours; sent back by the transport
@@ -32,7 +34,7 @@ struct HttpRequest {
 struct HttpHead {
   int status = 200;
   std::string content_type = "application/json";
-  std::vector<std::pair<std::string, std::string>> headers;
+  HttpHeaders headers;
   bool close = false;  // the connection ends after this response
 };
 
@@ -79,6 +81,7 @@ std::unique_ptr<Reply> MakeReply(int status, std::string json);
 
 // The reply with more headers, whatever its status.
 std::unique_ptr<Reply> AddHeader(std::unique_ptr<Reply> reply, std::string name, std::string value);
+std::unique_ptr<Reply> AddHeaders(std::unique_ptr<Reply> reply, HttpHeaders headers);
 
 // "Too Many Requests" and so on.
 std::string_view HttpReason(int status);

@@ -74,10 +74,8 @@ class CountingReply final : public Reply {
   bool counted_ = false;
 };
 
-using Headers = std::vector<std::pair<std::string, std::string>>;
-
 std::unique_ptr<Reply> MakeError(const FrontEnd& front_end, int status, std::string_view message,
-                                 Headers headers = {}) {
+                                 HttpHeaders headers = {}) {
   HttpHead head;
   head.status = status;
   head.headers = std::move(headers);
@@ -133,8 +131,8 @@ struct Router::Found {
   std::string allowed;  // if no route matches: the methods of the path, if any
 };
 
-Router::Router(Access access, ResponseCounter count)
-    : access_(std::move(access)), count_(std::move(count)) {}
+Router::Router(Access access, Cors cors, ResponseCounter count)
+    : access_(std::move(access)), cors_(std::move(cors)), count_(std::move(count)) {}
 
 void Router::Add(FrontEnd front_end) { front_ends_.push_back(std::move(front_end)); }
 
@@ -144,11 +142,17 @@ Admission Router::Admit(const HttpRequest& header) {
   const bool is_health = found.route != nullptr && found.route->is_health;
   Admission admission;
   admission.body_limit = is_health ? kHealthBodyBytes : front_end.body_limit;
-  if (std::unique_ptr<Reply> refusal = Refuse(front_end, header, is_health)) {
-    admission.refusal = Counted(front_end, std::move(refusal));
-  } else if (found.route != nullptr && !found.route->decodes_body && IsEncoded(header)) {
-    admission.refusal =
-        Counted(front_end, MakeError(front_end, 415, "content-encoding must be identity"));
+  const bool is_preflight = cors_.is_on() && Cors::IsPreflight(header);
+  // A browser's question comes without a key.
+  std::unique_ptr<Reply> refusal = Refuse(front_end, header, is_health || is_preflight);
+  if (refusal == nullptr && is_preflight) {
+    refusal = cors_.AnswerPreflight(header, found.allowed);
+  } else if (refusal == nullptr && found.route != nullptr && !found.route->decodes_body &&
+             IsEncoded(header)) {
+    refusal = MakeError(front_end, 415, "content-encoding must be identity");
+  }
+  if (refusal != nullptr) {
+    admission.refusal = Finished(front_end, header.Header("origin"), std::move(refusal));
   }
   return admission;
 }
@@ -157,18 +161,29 @@ std::unique_ptr<Reply> Router::Handle(HttpRequest request, std::function<void()>
   const FrontEnd& front_end = FrontEndOf(request.path);
   const Found found = Find(front_end, request);
   const bool is_health = found.route != nullptr && found.route->is_health;
+  const std::string origin(request.Header("origin"));
   // Checked again: the server may have begun to drain while the body arrived.
   if (std::unique_ptr<Reply> refusal = Refuse(front_end, request, is_health)) {
-    return Counted(front_end, std::move(refusal));
+    return Finished(front_end, origin, std::move(refusal));
   }
   if (found.route != nullptr) {
     request.caller = access_.CallerOf(request.Header("authorization"));
-    return Counted(front_end,
-                   found.route->handle(std::move(request), found.values, std::move(wake)));
+    return Finished(front_end, origin,
+                    found.route->handle(std::move(request), found.values, std::move(wake)));
   }
-  if (found.allowed.empty()) return Counted(front_end, MakeError(front_end, 404, "Not Found"));
-  return Counted(front_end,
-                 MakeError(front_end, 405, "Method Not Allowed", {{"Allow", found.allowed}}));
+  if (found.allowed.empty()) {
+    return Finished(front_end, origin, MakeError(front_end, 404, "Not Found"));
+  }
+  return Finished(front_end, origin,
+                  MakeError(front_end, 405, "Method Not Allowed", {{"Allow", found.allowed}}));
+}
+
+std::vector<const Route*> Router::Routes() const {
+  std::vector<const Route*> routes;
+  for (const FrontEnd& front_end : front_ends_) {
+    for (const Route& route : front_end.routes) routes.push_back(&route);
+  }
+  return routes;
 }
 
 std::unique_ptr<Reply> Router::Error(std::string_view path, int status, std::string_view message) {
@@ -207,12 +222,25 @@ std::unique_ptr<Reply> Router::Refuse(const FrontEnd& front_end, const HttpReque
                                  "--allowed_hosts {}, or ask for localhost",
                                  request.host, request.host));
   }
+  const std::string_view origin = request.Header("origin");
+  if (!cors_.Allows(origin) && !access_.AllowsOrigin(origin)) {
+    return MakeError(front_end, 403,
+                     "a web page of another origin may not use this server; name its origin in "
+                     "--cors_origins if it should");
+  }
   if (is_health) return nullptr;
   if (!access_.HasKey(request.Header("authorization"))) {
     return MakeError(front_end, 401, "a valid API key is needed", {{"WWW-Authenticate", "Bearer"}});
   }
   if (draining_) return MakeError(front_end, 503, "the server is shutting down");
   return nullptr;
+}
+
+std::unique_ptr<Reply> Router::Finished(const FrontEnd& front_end, std::string_view origin,
+                                        std::unique_ptr<Reply> reply) const {
+  HttpHeaders headers = cors_.Headers(origin);
+  if (!headers.empty()) reply = AddHeaders(std::move(reply), std::move(headers));
+  return Counted(front_end, std::move(reply));
 }
 
 std::unique_ptr<Reply> Router::Counted(const FrontEnd& front_end,

@@ -1,5 +1,6 @@
 // Router: path and method → front end. Also the functions shared by all front ends: access checks,
-// refusing requests while the server drains, 404 and 405, and the count of responses. Routes are
+// web pages of other origins, refusing requests while the server drains, 404 and 405, and the
+// count of responses. Routes are
 // added before the server starts; after that any thread may use it.
 #pragma once
 
@@ -12,6 +13,7 @@
 
 #include "base/status.h"
 #include "serve/http/access.h"
+#include "serve/http/cors.h"
 #include "serve/http/message.h"
 
 namespace tandem::serve {
@@ -50,12 +52,14 @@ using ResponseCounter = std::function<void(std::string_view front_end, int statu
 class Router final : public HttpHandler {
  public:
   // `count` may be empty.
-  Router(Access access, ResponseCounter count);
+  Router(Access access, Cors cors, ResponseCounter count);
 
   // Front ends are tried in the order in which they were added; the last one's prefix should be
   // empty.
   void Add(FrontEnd front_end);
   void SetDraining() { draining_ = true; }
+  // Every route; lives as long as the router.
+  std::vector<const Route*> Routes() const;
 
   Admission Admit(const HttpRequest& header) override;
   std::unique_ptr<Reply> Handle(HttpRequest request, std::function<void()> wake) override;
@@ -71,8 +75,12 @@ class Router final : public HttpHandler {
   std::unique_ptr<Reply> Refuse(const FrontEnd& front_end, const HttpRequest& request,
                                 bool is_health) const;
   std::unique_ptr<Reply> Counted(const FrontEnd& front_end, std::unique_ptr<Reply> reply) const;
+  // Counted, and with the headers for a page of this origin.
+  std::unique_ptr<Reply> Finished(const FrontEnd& front_end, std::string_view origin,
+                                  std::unique_ptr<Reply> reply) const;
 
   const Access access_;
+  const Cors cors_;
   const ResponseCounter count_;
   std::vector<FrontEnd> front_ends_;
   std::atomic<bool> draining_{false};

@@ -64,6 +64,15 @@ std::optional<std::string> HostOfAuthority(std::string_view authority) {
   return LowerCase(host);
 }
 
+std::string HostOfOrigin(std::string_view origin) {
+  for (const std::string_view scheme : {"http://", "https://"}) {
+    if (origin.starts_with(scheme)) {
+      return HostOfAuthority(origin.substr(scheme.size())).value_or("");
+    }
+  }
+  return {};
+}
+
 std::string PercentDecode(std::string_view text) {
   std::string out;
   for (size_t i = 0; i < text.size(); ++i) {

@@ -24,6 +24,10 @@ TargetParts ParseTarget(std::string_view target);
 // for any other form.
 std::optional<std::string> HostOfAuthority(std::string_view authority);
 
+// The host of an Origin header, "https://host:port", as above; empty for one without a host, such
+// as "null", and for any other form.
+std::string HostOfOrigin(std::string_view origin);
+
 // Replaces each %XX by its byte; a % without two hex digits stays.
 std::string PercentDecode(std::string_view text);
 

@@ -255,6 +255,11 @@ FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit, std::strin
        [&models](const HttpRequest&, const PathValues& values, const auto&) {
          return DescribeModel(models, values[0]);
        }},
+      // Clients that also embed learn why they cannot here.
+      {"POST", "/v1/embeddings",
+       [](auto&&...) {
+         return MakeReply(404, FormatError(404, "there are no embeddings: these models make text"));
+       }},
       {"GET", "/version",
        [text = FormatVersion(version)](auto&&...) { return MakeReply(200, text); }},
   };

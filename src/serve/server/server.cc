@@ -17,6 +17,7 @@
 #include "base/log.h"
 #include "serve/http/access.h"
 #include "serve/http/router.h"
+#include "serve/http/tls.h"
 #include "serve/kserve/http/front_end.h"
 #include "serve/kserve/triton_metrics.h"
 #include "serve/llgtrt/routes.h"
@@ -30,6 +31,8 @@ constexpr Nanos kPoll = std::chrono::milliseconds(10);
 constexpr Nanos kLastWords =
     std::chrono::seconds(1);  // for the error events of requests that were cut off
 
+enum class Wake : char { kNone, kStop, kReload };
+
 // A pipe that wakes Run(): one byte for each signal. One per process, as signal handlers are.
 class SignalPipe {
  public:
@@ -38,22 +41,23 @@ class SignalPipe {
     return pipe;
   }
 
-  void Write() const {
-    const char byte = 1;
+  void Write(Wake wake) const {
     // A full pipe already holds more wake-ups than needed.
-    [[maybe_unused]] const ssize_t written = ::write(fds_[1], &byte, 1);
+    [[maybe_unused]] const ssize_t written = ::write(fds_[1], &wake, 1);
   }
-  // True when there was a wake-up within `timeout` (for ever when negative).
-  bool Read(Nanos timeout) const {
+  // The first wake-up within `timeout` (for ever when negative).
+  Wake Read(Nanos timeout) const {
     pollfd waiting{fds_[0], POLLIN, 0};
     const auto ms =
         timeout < Nanos(0)
             ? -1
             : static_cast<int>(
                   std::chrono::duration_cast<std::chrono::milliseconds>(timeout).count());
-    char byte = 0;
-    return ::poll(&waiting, 1, ms) > 0 && ::read(fds_[0], &byte, 1) == 1;
+    Wake wake = Wake::kNone;
+    const bool has_come = ::poll(&waiting, 1, ms) > 0 && ::read(fds_[0], &wake, 1) == 1;
+    return has_come ? wake : Wake::kNone;
   }
+  bool ReadStop(Nanos timeout) const { return Read(timeout) == Wake::kStop; }
 
  private:
   SignalPipe() {
@@ -65,33 +69,43 @@ class SignalPipe {
   int fds_[2] = {-1, -1};
 };
 
-void OnSignal(int) {
+void OnSignal(int signal) {
   const int error = errno;
-  SignalPipe::Get().Write();
+  SignalPipe::Get().Write(signal == SIGHUP ? Wake::kReload : Wake::kStop);
   errno = error;
 }
 
-// While this lives, SIGTERM and SIGINT wake Run(), or are kept for it.
+// While this lives, SIGTERM and SIGINT wake Run(), or are kept for it, and SIGHUP too if
+// `reloads` is set.
 class SignalHandlers {
  public:
-  SignalHandlers() {
+  explicit SignalHandlers(bool reloads) : reloads_(reloads) {
     SignalPipe::Get();  // made here: a handler must not
     struct sigaction action{};
     action.sa_handler = OnSignal;
     action.sa_flags = SA_RESTART;
     ::sigaction(SIGTERM, &action, &old_term_);
     ::sigaction(SIGINT, &action, &old_int_);
+    if (reloads_) ::sigaction(SIGHUP, &action, &old_hup_);
   }
   ~SignalHandlers() {
     ::sigaction(SIGTERM, &old_term_, nullptr);
     ::sigaction(SIGINT, &old_int_, nullptr);
+    if (reloads_) ::sigaction(SIGHUP, &old_hup_, nullptr);
   }
   SignalHandlers(const SignalHandlers&) = delete;
   SignalHandlers& operator=(const SignalHandlers&) = delete;
 
+  // A server that stops has nothing to reload.
+  void IgnoreReload() const {
+    if (reloads_) ::signal(SIGHUP, SIG_IGN);
+  }
+
  private:
+  const bool reloads_;
   struct sigaction old_term_{};
   struct sigaction old_int_{};
+  struct sigaction old_hup_{};
 };
 
 FrontEnd MakeMetricsFrontEnd(const ModelRegistry& engines, const Metrics& metrics,
@@ -127,6 +141,10 @@ FrontEnd MakeHealthFrontEnd(const kserve::Repository& models) {
   return front_end;
 }
 
+Status CheckTls(const TlsFiles& files) {
+  return files.is_set() ? TlsContext::Load(files).status() : Status();
+}
+
 // The host names that the server answers to, if it checks them.
 std::optional<std::vector<std::string>> HostsOf(const ServerOptions& options) {
   const bool is_open = options.api_keys.empty() && IsLoopback(options.http.host);
@@ -141,15 +159,16 @@ std::optional<std::vector<std::string>> HostsOf(const ServerOptions& options) {
 struct Server::Impl {
   Impl(const ServerOptions& server_options, ModelRegistry& served_engines,
        kserve::Repository& served_models, Metrics& metrics)
-      : options(server_options),
+      : handlers(server_options.http.tls.is_set()),
+        options(server_options),
         engines(served_engines),
         models(served_models),
         triton_metrics(models, engines, options.read_gpus),
-        router(Access(options.api_keys, HostsOf(options)),
+        router(Access(options.api_keys, HostsOf(options)), Cors(options.cors_origins),
                [&metrics](std::string_view front_end, int status) {
                  metrics.CountResponse(front_end, status);
                }),
-        metrics_router(Access(options.api_keys, HostsOf(options)), {}) {
+        metrics_router(Access(options.api_keys, HostsOf(options)), Cors(options.cors_origins), {}) {
     router.Add(kserve::MakeFrontEnd(models, options.kserve_body_bytes));
     router.Add(MakeHealthFrontEnd(models));
     router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
@@ -171,9 +190,10 @@ struct Server::Impl {
 
   // True if everything ended by itself; false if the time was up or a second signal came.
   bool Drain(bool& aborted) {
+    handlers.IgnoreReload();
     models.SetLeaving();
     if (options.on_shutdown) options.on_shutdown(active_requests());
-    aborted = options.drain_grace > Nanos(0) && SignalPipe::Get().Read(options.drain_grace);
+    aborted = options.drain_grace > Nanos(0) && SignalPipe::Get().ReadStop(options.drain_grace);
     router.SetDraining();
     LogInfo("shutting down: {} requests in flight", active_requests());
     const SteadyClock clock;
@@ -186,8 +206,18 @@ struct Server::Impl {
         grpc_is_open = false;
       });
     }
-    while (!aborted && is_busy() && clock.Now() < end) aborted = SignalPipe::Get().Read(kPoll);
+    while (!aborted && is_busy() && clock.Now() < end) aborted = SignalPipe::Get().ReadStop(kPoll);
     return !is_busy();
+  }
+
+  void ReloadTls() const {
+    Status status = http->ReloadTls();
+    if (status.ok() && metrics_http != nullptr) status = metrics_http->ReloadTls();
+    if (status.ok()) {
+      LogInfo("the certificate was read again");
+    } else {
+      LogError("the certificate was not read again: {}", status.message());
+    }
   }
 
   // Ends the requests that still run; each stream of an engine gets an error event.
@@ -225,6 +255,10 @@ Status CheckServerOptions(const ServerOptions& options) {
                   [](const std::string& key) { return key.empty(); })) {
     return InvalidArgument("api_keys: a key is empty");
   }
+  TANDEM_RETURN_IF_ERROR(CheckTls(options.http.tls));
+  if (options.grpc) {
+    return CheckTls({options.grpc->certificate_file, options.grpc->key_file});
+  }
   return {};
 }
 
@@ -259,10 +293,13 @@ uint16_t Server::metrics_port() const {
 }
 int Server::active_requests() const { return impl_->active_requests(); }
 
-void Server::Shutdown() { SignalPipe::Get().Write(); }
+std::vector<const Route*> Server::Routes() const { return impl_->router.Routes(); }
+
+void Server::Shutdown() { SignalPipe::Get().Write(Wake::kStop); }
 
 Status Server::Run() {
-  while (!SignalPipe::Get().Read(Nanos(-1))) {
+  for (Wake wake = Wake::kNone; wake != Wake::kStop; wake = SignalPipe::Get().Read(Nanos(-1))) {
+    if (wake == Wake::kReload) impl_->ReloadTls();
   }
   bool aborted = false;
   const bool drained = impl_->Drain(aborted);
@@ -272,7 +309,7 @@ Status Server::Run() {
   }
   if (impl_->grpc_end.joinable()) impl_->grpc_end.join();
   impl_->http->Stop();
-  while (SignalPipe::Get().Read(Nanos(0))) {
+  while (SignalPipe::Get().Read(Nanos(0)) != Wake::kNone) {
   }
   return aborted ? Cancelled("a second signal ended the server") : Status();
 }

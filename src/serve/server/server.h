@@ -27,6 +27,7 @@
 #include "serve/gpu_usage.h"
 #include "serve/http/http_server.h"
 #include "serve/http/listen.h"
+#include "serve/http/router.h"
 #include "serve/kserve/grpc/grpc_server.h"
 #include "serve/kserve/repository.h"
 #include "serve/metrics.h"
@@ -45,6 +46,8 @@ struct ServerOptions {
   // Host names under which clients may address the server, in addition to localhost; "*": any. When
   // empty, only a server without keys on a loopback address checks them.
   std::vector<std::string> allowed_hosts;
+  // Web pages of these origins may use the server (Cors); none: no page of another origin.
+  std::vector<std::string> cors_origins;
   openai::AnswerFormatNames answer_formats;
   // The GPUs' figures for /metrics, called once for each answer on the thread that gives it. May be
   // empty: there are none.
@@ -60,16 +63,17 @@ struct ServerOptions {
   std::function<void(int requests)> on_shutdown;
 };
 
-// INVALID_ARGUMENT for a public address without key or `insecure`, and for an empty key. For
-// programs that load models first; Start checks it too.
+// INVALID_ARGUMENT for a public address without key or `insecure`, for an empty key, and for files
+// that TLS cannot be served with (TlsContext). For programs that load models first; Start checks it
+// too.
 Status CheckServerOptions(const ServerOptions& options);
 
 class Server {
  public:
   // Binds and serves `engines` by OpenAI's protocol, `models` by the inference protocol, and
   // `metrics`, all of which outlive the server; from then on Run() handles
-  // SIGTERM and SIGINT. Errors are those of CheckServerOptions, and UNAVAILABLE "Port 8000 is in
-  // use; try --port 8001."
+  // SIGTERM and SIGINT, and with TLS over HTTP SIGHUP: it reads the certificate and its key again.
+  // Errors are those of CheckServerOptions, and UNAVAILABLE "Port 8000 is in use; try --port 8001."
   static Result<std::unique_ptr<Server>> Start(const ServerOptions& options, ModelRegistry& engines,
                                                kserve::Repository& models, Metrics& metrics);
   ~Server();
@@ -80,6 +84,8 @@ class Server {
   uint16_t grpc_port() const;     // 0 without it
   uint16_t metrics_port() const;  // 0 without it
   int active_requests() const;
+  // Every route over HTTP, on any of the ports.
+  std::vector<const Route*> Routes() const;
 
   // Serves until SIGTERM, SIGINT or Shutdown(), then drains. Ok even if requests were cut off at
   // `shutdown_timeout`; CANCELLED when a second signal cut them off.

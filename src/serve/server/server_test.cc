@@ -10,6 +10,7 @@
 #include <chrono>
 #include <csignal>
 #include <random>
+#include <set>
 #include <string>
 #include <thread>
 #include <vector>
@@ -396,6 +397,84 @@ TEST(ServerTest, EventsOfTheCacheAreTakenOnceAndInOrder) {
       R"("old_value":35}}},)"
       R"({"event_id":7,"data":{"type":"removed","block_hashes":[12]}}])");
   EXPECT_EQ(client.Get("/kv_cache_events/nobody", key)->status, 404);
+}
+
+TEST(ServerTest, EveryRouteButLivenessAndReadinessNeedsTheKey) {
+  ServerOptions options;
+  options.api_keys = {"key"};
+  options.metrics_port = 0;
+  TestServer server({}, options);
+  std::set<std::string> open;
+  for (const Route* route : server.server->Routes()) {
+    std::string path;
+    for (const char c : route->pattern) path += c == '{' || c == '}' || c == '*' ? 'x' : c;
+    std::vector<std::string> methods = {route->method};
+    if (route->method == "GET") methods.emplace_back("HEAD");
+    for (const std::string& method : methods) {
+      // A client of its own: a refused body ends the connection.
+      HttpClient client = server.Client();
+      const Result<ClientResponse> response = client.Send(method, path, "");
+      ASSERT_TRUE(response.ok()) << method << " " << path;
+      if (response->status != 401) open.insert(fmt::format("{} {}", method, path));
+    }
+  }
+  EXPECT_EQ(open, (std::set<std::string>{
+                      "GET /health", "HEAD /health", "GET /v1/health/live", "HEAD /v1/health/live",
+                      "GET /v1/health/ready", "HEAD /v1/health/ready", "GET /v2/health/live",
+                      "HEAD /v2/health/live", "GET /v2/health/ready", "HEAD /v2/health/ready"}));
+  HttpClient metrics("127.0.0.1", server.server->metrics_port());
+  EXPECT_EQ(metrics.Get("/metrics")->status, 401);
+  EXPECT_EQ(metrics.Get("/metrics", {{"Authorization", "Bearer key"}})->status, 200);
+}
+
+TEST(ServerTest, PagesOfOtherOriginsAreRefusedUnlessTheyAreNamed) {
+  const auto ask = [](const TestServer& server, const char* origin, HttpHeaders more = {}) {
+    more.emplace_back("Origin", origin);
+    return *server.Client().Post(kCompletions, Completion("tandem", 3, false), more);
+  };
+  constexpr const char* kAllowed = "access-control-allow-origin";
+  TestServer closed;
+  EXPECT_EQ(ask(closed, "http://localhost:3000").status, 200);  // a page of this machine
+  EXPECT_EQ(ask(closed, "http://localhost:3000").Header(kAllowed), "");
+  // As a browser sends it for any page without asking first; the answer could not be read anyway.
+  EXPECT_EQ(ask(closed, "https://chat.example").status, 403);
+  EXPECT_EQ(ask(closed, "null").status, 403);
+
+  ServerOptions options;
+  options.cors_origins = {"https://chat.example"};
+  TestServer named({}, options);
+  EXPECT_EQ(ask(named, "https://chat.example").status, 200);
+  EXPECT_EQ(ask(named, "https://chat.example").Header(kAllowed), "https://chat.example");
+  EXPECT_EQ(ask(named, "https://evil.example").status, 403);
+  EXPECT_EQ(ask(named, "https://evil.example").Header(kAllowed), "");
+
+  options.api_keys = {"key"};
+  TestServer keyed({}, options);
+  const ClientResponse refused = ask(keyed, "https://chat.example");
+  EXPECT_EQ(refused.status, 401);  // and the page can read why
+  EXPECT_EQ(refused.Header(kAllowed), "https://chat.example");
+  EXPECT_EQ(ask(keyed, "https://chat.example", {{"Authorization", "Bearer key"}}).status, 200);
+}
+
+TEST(ServerTest, ABrowsersQuestionIsAnsweredWithoutAKey) {
+  const HttpHeaders question = {{"Origin", "https://chat.example"},
+                                {"Access-Control-Request-Method", "POST"},
+                                {"Access-Control-Request-Headers", "authorization,content-type"}};
+  ServerOptions options;
+  options.api_keys = {"key"};
+  TestServer closed({}, options);
+  EXPECT_EQ(closed.Client().Send("OPTIONS", kCompletions, "", question)->status, 401);
+
+  options.cors_origins = {"https://chat.example"};
+  TestServer named({}, options);
+  HttpClient client = named.Client();
+  const ClientResponse answer = *client.Send("OPTIONS", kCompletions, "", question);
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.Header("access-control-allow-origin"), "https://chat.example");
+  EXPECT_EQ(answer.Header("access-control-allow-methods"), "POST");
+  EXPECT_EQ(answer.Header("access-control-allow-headers"), "authorization,content-type");
+  EXPECT_EQ(answer.Header("vary"), "Origin");
+  EXPECT_EQ(client.Send("OPTIONS", kCompletions, "")->status, 401);  // no browser's question
 }
 
 TEST(ServerTest, TheKeyIsAskedForBeforeTheBody) {

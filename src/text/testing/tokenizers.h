@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/testing/source_dir.h"
+#include "base/testing/temporary_folder.h"
 #include "text/tokenizer.h"
 
 namespace tandem {
@@ -22,25 +23,6 @@ inline std::filesystem::path TestTokenizerDir(const std::string& name) {
 inline std::shared_ptr<Tokenizer> LoadTestTokenizer(const std::string& name) {
   return Tokenizer::Load(TestTokenizerDir(name)).value();
 }
-
-class TemporaryFolder {
- public:
-  TemporaryFolder() {
-    std::string pattern = std::filesystem::temp_directory_path() / "tandem_text_XXXXXX";
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TemporaryFolder() { std::filesystem::remove_all(path_); }
-  TemporaryFolder(const TemporaryFolder&) = delete;
-  TemporaryFolder& operator=(const TemporaryFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  void Write(const std::string& name, const std::string& text) const {
-    std::ofstream(path_ / name) << text;
-  }
-
- private:
-  std::filesystem::path path_;
-};
 
 inline std::string ReadFile(const std::filesystem::path& path) {
   std::ifstream file(path);
