@@ -101,8 +101,10 @@ std::string OptionEntry(const OptionSpec& spec, size_t width) {
   if (const std::string text = Default(spec); !text.empty()) meaning += fmt::format(" [{}]", text);
   if (!spec.alias.empty()) {
     std::string names = (spec.alias.starts_with('-') ? "" : "--") + std::string(spec.alias);
-    for (size_t at = 0; (at = names.find('|', at)) != std::string::npos;)
-      names.replace(at, 1, ", --");
+    for (size_t at = 0; (at = names.find('|', at)) != std::string::npos;) {
+      const bool has_dash = at + 1 < names.size() && names[at + 1] == '-';
+      names.replace(at, 1, has_dash ? ", " : ", --");
+    }
     meaning += fmt::format(" (also {})", names);
   }
   return Entry(left, meaning, width, kMeaningColumn);

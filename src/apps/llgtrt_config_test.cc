@@ -130,7 +130,7 @@ TEST_F(LlgtrtConfigTest, UnknownKeysAndWrongTypesAreNamed) {
   EXPECT_THAT(Refused("{runtime: {max_batch: 1}}"),
               HasSubstr("llgtrt.json5: runtime.max_batch: there is no such key"));
   EXPECT_THAT(Refused("{runtim: {}}"), HasSubstr("runtim: there is no such key"));
-  EXPECT_THAT(Refused("{runtime: 5}"), HasSubstr("runtime: must be an object, not a number"));
+  EXPECT_THAT(Refused("{runtime: 5}"), HasSubstr("runtime: must be an object, not an integer"));
   EXPECT_THAT(Refused("{llguidance: {limits: []}}"), HasSubstr("llguidance.limits: must be"));
   EXPECT_THAT(Refused("[]"), HasSubstr("must hold an object"));
   EXPECT_THAT(Refused("{runtime: {max_batch_size: 1.5}}"), HasSubstr("must be an integer"));

@@ -69,13 +69,15 @@ Scheduler::Scheduler(const SchedulerLimits& limits, KvCache& kv, Speculation& sp
 }
 
 void Scheduler::SetBounds(const StepBounds& bounds) {
-  TANDEM_CHECK(bounds.sequences >= 1 && bounds.tokens >= std::max(limits_.MaxSentRows(), 1),
-               "a step takes something");
+  TANDEM_CHECK(bounds.sequences >= 1, "a step takes something");
   TANDEM_CHECK(bounds.sequences <= limits_.max_batch_size, "there are no more slots");
   TANDEM_CHECK(bounds.tokens <= limits_.max_num_tokens, "there are no more rows");
   TANDEM_CHECK(limits_.chunked_prefill || bounds.tokens == limits_.max_num_tokens,
                "whole prompts need every row");
   bounds_ = bounds;
+  // A row for every slot, and one request's drafts.
+  const int32_t least = limits_.max_batch_size + limits_.max_sent_drafts;
+  bounds_.tokens = std::max(bounds.tokens, std::min(least, limits_.max_num_tokens));
 }
 
 void Scheduler::Enqueue(Sequence& sequence) {

@@ -283,11 +283,9 @@ class Simulation : public Loop {
   // As a tuner does, but to any value.
   void MoveBounds() {
     if (Below(0, 9) != 0) return;
-    const int32_t least = std::max(limits_.MaxSentRows(), 1);
     const int32_t most = limits_.max_num_tokens;
-    scheduler_->SetBounds(
-        {.sequences = Below(1, limits_.max_batch_size),
-         .tokens = limits_.chunked_prefill ? Below(std::min(least, most), most) : most});
+    scheduler_->SetBounds({.sequences = Below(1, limits_.max_batch_size),
+                           .tokens = limits_.chunked_prefill ? Below(1, most) : most});
   }
 
   void CancelSome() {
