@@ -255,7 +255,7 @@ HOSTILE_JSON = {
 
 class HostileJson(ServerTest):
     def test_each_is_refused(self):
-        for route in ("/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"):
+        for route in ("/v1/completions", "/v1/chat/completions", "/v1/responses", "/tokenize", "/detokenize"):
             for name, body in HOSTILE_JSON.items():
                 with self.subTest(route=route, body=name):
                     status, _, text = self.server.request("POST", route, body)

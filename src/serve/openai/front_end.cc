@@ -15,6 +15,7 @@
 #include "serve/openai/ignored_fields.h"
 #include "serve/openai/request.h"
 #include "serve/openai/response.h"
+#include "serve/openai/responses_source.h"
 #include "serve/openai/tokenizer_routes.h"
 #include "serve/unix_time.h"
 
@@ -65,6 +66,17 @@ std::unique_ptr<Reply> Complete(const Shared& shared, Endpoint endpoint, const H
       });
 }
 
+std::unique_ptr<Reply> Respond(const Shared& shared, const HttpRequest& request,
+                               const std::function<void()>& wake) {
+  Result<ResponsesCall> call = ParseResponses(request.body);
+  if (!call.ok()) return ErrorReply(call.status());
+  return Begin(shared, call->call, request, wake,
+               [&](AnswerPlan plan, std::unique_ptr<GenerateCall> generate) {
+                 return MakeResponsesSource(*std::move(call), request.id, std::move(plan),
+                                            std::move(generate));
+               });
+}
+
 std::unique_ptr<Reply> DescribeModel(const ModelRegistry& models, const std::string& name) {
   const Result<ModelPtr> model = models.Find(name);
   return model.ok() ? MakeReply(200, FormatModel(**model)) : ErrorReply(model.status());
@@ -90,6 +102,10 @@ FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit, std::strin
   front_end.routes = {
       {"POST", "/v1/chat/completions", complete(Endpoint::kChat)},
       {"POST", "/v1/completions", complete(Endpoint::kCompletions)},
+      {"POST", "/v1/responses",
+       [shared](const HttpRequest& request, const PathValues&, const std::function<void()>& wake) {
+         return Respond(shared, request, wake);
+       }},
       {"GET", "/v1/models",
        [&models](auto&&...) { return MakeReply(200, FormatModels(models.Engines())); }},
       {"GET", "/v1/models/{*}",  // a name may hold a slash
