@@ -143,8 +143,8 @@ TEST_P(ProtocolTest, AnswersAsWritten) {
 INSTANTIATE_TEST_SUITE_P(Transcripts, ProtocolTest,
                          testing::Values("kserve_generate", "kserve_infer", "kserve_errors",
                                          "kserve_stream", "llgtrt", "openai_chat",
-                                         "openai_completions", "openai_errors", "openai_stream",
-                                         "routes"),
+                                         "openai_completions", "openai_errors", "openai_responses",
+                                         "openai_stream", "routes"),
                          [](const auto& param) { return param.param; });
 
 }  // namespace

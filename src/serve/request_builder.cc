@@ -78,12 +78,12 @@ Status CheckWords(std::string_view field, const std::vector<std::string>& words,
 }
 
 std::string_view PromptField(const TextRequest& text) {
-  return text.messages ? "messages" : text.names.prompt;
+  return text.messages ? text.names.messages : text.names.prompt;
 }
 
 // In OpenAI's words, which clients parse.
 Status PromptTooLong(const TextRequest& text, int64_t prompt_tokens, int32_t max_seq_len) {
-  const std::string_view what = text.messages ? "messages" : "prompt";
+  const std::string_view what = text.messages ? text.names.messages : "prompt";
   return FieldError(PromptField(text),
                     fmt::format("This model's {} is {} tokens. However, your {} resulted in {} "
                                 "tokens. Please reduce the length of the {}.",
@@ -178,14 +178,14 @@ Result<std::vector<int32_t>> ChatTokens(const TextRequest& text, const TextCodec
   options.add_generation_prompt = text.chat.add_generation_prompt;
   options.variables_json = text.chat.variables;
   Result<ChatText> chat = codec.RenderChat(*text.messages, options);
-  if (!chat.ok()) return AtField("messages", chat.status());
-  if (chat->text.empty()) return FieldError("messages", "must not be empty");
+  if (!chat.ok()) return AtField(text.names.messages, chat.status());
+  if (chat->text.empty()) return FieldError(text.names.messages, "must not be empty");
   if (text.chat.continued) TANDEM_RETURN_IF_ERROR(EndWith(*text.chat.continued, *chat));
   const auto encode = [&](std::string_view beginning) {
     return limits.allow_control_tokens ? codec.Encode(beginning, /*add_special_tokens=*/false)
                                        : codec.EncodeChat(beginning, *chat);
   };
-  return TokenizeWithin("messages", chat->text, engine, encode);
+  return TokenizeWithin(text.names.messages, chat->text, engine, encode);
 }
 
 Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Request& request) {
@@ -275,11 +275,28 @@ Status FillBadWords(const TextRequest& text, const TextCodec& codec, Request& re
   return {};
 }
 
+// The refusal of a grammar, by the field of the part that is at fault.
+Status GrammarRefused(const OutputGrammar& grammar, const Status& refusal, const TextCodec& codec,
+                      const std::vector<int32_t>& end_ids) {
+  constexpr size_t kMaxParts = 32;  // compiling each may take as long as compiling the whole
+  const size_t count = std::min(grammar.parts.size(), kMaxParts);
+  for (const OutputGrammar& part : std::span(grammar.parts).first(count)) {
+    if (refusal.code() != Code::kInvalidArgument) break;
+    const auto alone = codec.FollowGrammar(part, end_ids);
+    if (alone.ok()) continue;
+    return AtField(part.field,
+                   part.owner.empty() ? alone.status() : alone.status().Annotate(part.owner));
+  }
+  return AtField(grammar.field, refusal);
+}
+
 Status FillGrammar(const TextRequest& text, const TextCodec& codec, Request& request) {
   if (text.grammar == nullptr) return {};
   Result<std::shared_ptr<const TokenConstraint>> constraint =
       codec.FollowGrammar(*text.grammar, request.end_ids);
-  if (!constraint.ok()) return AtField(text.grammar->field, constraint.status());
+  if (!constraint.ok()) {
+    return GrammarRefused(*text.grammar, constraint.status(), codec, request.end_ids);
+  }
   request.constraint = Join(*std::move(constraint), request.constraint);
   return {};
 }

@@ -27,6 +27,7 @@ enum class SamplingDefaults : uint8_t {
 // field by the word that the client sent. Views of constants.
 struct FieldNames {
   std::string_view prompt = "prompt";
+  std::string_view messages = "messages";
   std::string_view max_tokens = "max_tokens";
   std::string_view min_tokens = "min_tokens";
   std::string_view num_choices = "n";
@@ -38,7 +39,10 @@ struct FieldNames {
 struct OutputGrammar {
   GrammarKind kind = GrammarKind::kJsonObject;
   std::string text;
-  std::string field;  // the client's word for it
+  std::string field;       // the client's word for it
+  std::string owner = {};  // what it is the grammar of, where `field` does not tell
+  // What it was made of: where the whole is refused, the first part that is refused alone is named.
+  std::vector<OutputGrammar> parts = {};
 };
 
 // How the chat template renders messages.

@@ -72,9 +72,11 @@ class CallReply final : public Reply {
     for (const std::string& message : messages_) {
       if (form_ == ReplyForm::kWhole) {
         out += message;
-      } else {
-        out.append("data: ").append(message).append("\n\n");
+        continue;
       }
+      const std::string_view name = source_->EventName(message);
+      if (!name.empty()) out.append("event: ").append(name).append("\n");
+      out.append("data: ").append(message).append("\n\n");
     }
     messages_.clear();
   }

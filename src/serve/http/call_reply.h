@@ -8,6 +8,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/status.h"
@@ -27,6 +28,8 @@ class MessageSource {
   virtual CallNews Next(HttpHead& head, std::vector<std::string>& messages, Status& error) = 0;
   virtual HttpHead ErrorHead(const Status& error) const = 0;
   virtual std::string FormatError(const Status& error) const = 0;
+  // The name of a message of a stream as an event; empty: it has none.
+  virtual std::string_view EventName(std::string_view /*message*/) const { return {}; }
   // Whether an error that comes before any message of a stream is an event too.
   virtual bool ErrorIsEvent() const { return false; }
 };

@@ -16,6 +16,11 @@ struct ToolFormat {
   std::string_view begin;          // before a call
   std::string_view end;            // after each call; empty: where its JSON ends
   std::string_view arguments;      // the member with the arguments
+  // How such models write their calls, for grammars: `begin` and `open` before the first call,
+  // `between` between two, `close` after the last.
+  std::string_view open;
+  std::string_view between;
+  std::string_view close;
   // An answer that is only the call's JSON object, without `begin`, is a call too.
   bool may_be_bare = false;
 };

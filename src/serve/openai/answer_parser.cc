@@ -1,7 +1,6 @@
 #include "serve/openai/answer_parser.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
 namespace tandem::serve::openai {
@@ -49,7 +48,7 @@ AnswerParser::AnswerParser(const AnswerFormat& format, CallableTools tools)
   } else if (format_.starts_in_reasoning) {
     state_ = State::kReasoning;
   }
-  may_be_bare_ = format_.tools != nullptr && format_.tools->may_be_bare;
+  may_be_bare_ = format_.tools != nullptr && format_.tools->may_be_bare && !tools_.need_mark;
 }
 
 std::vector<AnswerPart> AnswerParser::Push(std::string_view text) {
@@ -171,6 +170,11 @@ bool AnswerParser::StepContent(bool is_end, std::vector<AnswerPart>& out) {
 }
 
 bool AnswerParser::StepCall(bool is_end, std::vector<AnswerPart>& out) {
+  if (tools_.follow_grammar) {
+    calls_.Push(held_, num_calls_, out);
+    held_.clear();
+    return false;
+  }
   const ToolFormat& format = *format_.tools;
   const size_t mark = SkipSpace(held_, 0);
   const size_t json = SkipSpace(held_, is_bare_ ? mark : mark + format.begin.size());

@@ -1,5 +1,6 @@
 // AnswerParser: a chat answer's text, in pieces of any size, → its parts: content, reasoning and
-// tool calls. What is no whole call is content. Whatever the pieces, the parts joined are the same.
+// tool calls. What is no whole call is content, unless calls follow a grammar. Whatever the pieces,
+// the parts joined are the same.
 // Owned by one answer's reader; one thread.
 #pragma once
 
@@ -11,23 +12,10 @@
 
 #include "serve/json.h"
 #include "serve/openai/answer_format.h"
+#include "serve/openai/answer_part.h"
+#include "serve/openai/call_reader.h"
 
 namespace tandem::serve::openai {
-
-enum class PartKind : uint8_t { kContent, kReasoning, kCall, kArguments };
-
-// A further piece of one part. A call begins with kCall, and kArguments follow.
-struct AnswerPart {
-  PartKind kind = PartKind::kContent;
-  std::string text;   // of kCall: the function's name
-  int32_t call = -1;  // its index in the answer
-};
-
-// The tools of a request, for parsers.
-struct CallableTools {
-  std::vector<std::string> names;  // empty: the answer has no calls
-  bool parallel = true;            // else calls after the first are dropped
-};
 
 class AnswerParser {
  public:
@@ -39,6 +27,8 @@ class AnswerParser {
   std::vector<AnswerPart> Flush();
 
   int32_t num_calls() const { return num_calls_; }
+  // Whether the end of the reasoning has not come yet.
+  bool in_reasoning() const { return state_ == State::kReasoning; }
 
  private:
   enum class State : uint8_t { kStart, kReasoning, kAfterReasoning, kContent, kCall };
@@ -61,6 +51,7 @@ class AnswerParser {
   bool has_reasoning_ = false;
   bool may_be_bare_ = false;  // nothing of the content has been given out
   int32_t num_calls_ = 0;
+  CallReader calls_;  // of calls that follow a grammar
 };
 
 }  // namespace tandem::serve::openai

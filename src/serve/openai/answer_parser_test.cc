@@ -117,6 +117,30 @@ TEST(AnswerParserTest, WithoutToolsOrParallelCalls) {
   EXPECT_EQ(Parse(Format("hermes"), call + call, {{"add"}, false}), "0:add({})");
 }
 
+TEST(AnswerParserTest, CallsThatFollowAGrammarComeAsTheyAreWritten) {
+  const CallableTools strict{{"add", "now"}, true, /*follow_grammar=*/true};
+  const std::string add = R"({"name": "add", "arguments": {"x": [1, {}], "s": "}\"]\\"}})";
+  const std::string shown = R"(add({"x": [1, {}], "s": "}\"]\\"}))";
+  EXPECT_EQ(Parse(Format("hermes"), "<tool_call>\n" + add + "\n</tool_call>", strict),
+            "0:" + shown);
+  EXPECT_EQ(Parse(Format("hermes"),
+                  "Let me see.\n<tool_call>\n" + add + "\n</tool_call>\n<tool_call>\n" + add +
+                      "\n</tool_call>",
+                  strict),
+            "Let me see.0:" + shown + "1:" + shown);
+  EXPECT_EQ(Parse(Format("mistral"), "[TOOL_CALLS][" + add + ", " + add + "]", strict),
+            "0:" + shown + "1:" + shown);
+  const std::string now = R"({"name": "now", "parameters": {}})";
+  EXPECT_EQ(Parse(Format("llama3"), now + "; " + now, strict), "0:now({})1:now({})");
+  EXPECT_EQ(Parse(Format("llama3"), "<|python_tag|>" + now, strict), "0:now({})");
+  // One that is cut off is shown as far as it came.
+  EXPECT_EQ(Parse(Format("llama3"), R"({"name": "now", "parameters": {"a": ")", strict),
+            R"(0:now({"a": "))");
+  EXPECT_EQ(Parse(Format("llama3"), R"({"name": "now", "par)", strict), "");
+  const CallableTools marked{{"now"}, true, true, false, /*need_mark=*/true};
+  EXPECT_EQ(Parse(Format("llama3"), now, marked), now);
+}
+
 TEST(AnswerParserTest, ReasoningIsApart) {
   AnswerFormat think = Format("hermes", "think");
   EXPECT_EQ(Parse(think, "<think>\nHm.\n\nYes </th\n</think>\n\nIt is."),

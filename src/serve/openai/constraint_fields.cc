@@ -96,20 +96,24 @@ class GrammarReader {
     }
   }
 
-  void ReadResponseFormat(const Json& format) {
+  // `format`: of the member `at`. With `is_flat` a schema stands in it, not in a json_schema.
+  void ReadFormat(const Json& format, const std::string& at, bool is_flat) {
     const Json* type = format.Find("type");
     if (type == nullptr || type->AsString() == nullptr) {
-      return fields_.Fail("response_format", "must be an object with a type");
+      return fields_.Fail(at, "must be an object with a type");
     }
     const std::string& name = *type->AsString();
     if (name == "text") return;
-    if (name == "json_object") return ReadJsonObject(format);
-    if (name == "json_schema") return ReadJsonSchema(format);
+    if (name == "json_object") return ReadJsonObject(format, at);
+    if (name == "json_schema") {
+      return is_flat ? ReadJsonSchema(&format, at)
+                     : ReadJsonSchema(format.Find("json_schema"), at + ".json_schema");
+    }
     const auto* const found = std::ranges::find(kFormatTypes, name, &FormatType::type);
     if (found == std::end(kFormatTypes)) {
-      return fields_.Fail("response_format.type", fmt::format("must be one of {}", kTypes));
+      return fields_.Fail(at + ".type", fmt::format("must be one of {}", kTypes));
     }
-    const std::string field = fmt::format("response_format.{}", found->member.name);
+    const std::string field = fmt::format("{}.{}", at, found->member.name);
     const Json* value = format.Find(found->member.name);
     if (value == nullptr || value->is_null()) return fields_.Fail(field, "is required");
     ReadMember(value, found->member, field);
@@ -129,18 +133,15 @@ class GrammarReader {
   }
 
   // llama.cpp and others put a schema beside it.
-  void ReadJsonObject(const Json& format) {
+  void ReadJsonObject(const Json& format, const std::string& at) {
     const Json* schema = format.Find("schema");
     if (schema == nullptr || schema->is_null()) {
-      return Found({"", GrammarKind::kJsonObject, Shape::kFlag}, "", "response_format");
+      return Found({"", GrammarKind::kJsonObject, Shape::kFlag}, "", at);
     }
-    ReadMember(schema, {"schema", GrammarKind::kJsonSchema, Shape::kJson},
-               "response_format.schema");
+    ReadMember(schema, {"schema", GrammarKind::kJsonSchema, Shape::kJson}, at + ".schema");
   }
 
-  void ReadJsonSchema(const Json& format) {
-    const std::string outer = "response_format.json_schema";
-    const Json* wrapper = format.Find("json_schema");
+  void ReadJsonSchema(const Json* wrapper, const std::string& outer) {
     if (wrapper == nullptr || wrapper->AsObject() == nullptr) {
       return fields_.Fail(outer, "must be an object with a schema");
     }
@@ -164,9 +165,12 @@ class GrammarReader {
 
 }  // namespace
 
-std::shared_ptr<const OutputGrammar> ReadGrammar(FieldReader& fields) {
+std::shared_ptr<const OutputGrammar> ReadGrammar(FieldReader& fields, const Json* text_format) {
   GrammarReader reader(fields);
-  if (const Json* format = fields.Get("response_format")) reader.ReadResponseFormat(*format);
+  if (const Json* format = fields.Get("response_format")) {
+    reader.ReadFormat(*format, "response_format", /*is_flat=*/false);
+  }
+  if (text_format != nullptr) reader.ReadFormat(*text_format, "text.format", /*is_flat=*/true);
   for (const Spelling& member : kMembers) {
     reader.ReadMember(fields.Get(member.name), member, std::string(member.name));
   }

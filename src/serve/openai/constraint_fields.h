@@ -10,7 +10,9 @@
 
 namespace tandem::serve::openai {
 
-// Null if any answer will do. At most one member may constrain the answer. Errors go to `fields`.
-std::shared_ptr<const OutputGrammar> ReadGrammar(FieldReader& fields);
+// Null if any answer will do. At most one member may constrain the answer. `text_format`: the
+// member of responses, `text.format`; null: none. Errors go to `fields`.
+std::shared_ptr<const OutputGrammar> ReadGrammar(FieldReader& fields,
+                                                 const Json* text_format = nullptr);
 
 }  // namespace tandem::serve::openai

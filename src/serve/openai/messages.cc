@@ -13,9 +13,10 @@ namespace tandem::serve::openai {
 namespace {
 
 constexpr size_t kMaxMessages = 4096;
-constexpr size_t kMaxTools = 128;
 constexpr std::array<std::string_view, 5> kRoles = {"system", "developer", "user", "assistant",
                                                     "tool"};
+// Of parts of text: the names of chats, and of the inputs and outputs of responses.
+constexpr std::array<std::string_view, 3> kTextTypes = {"text", "input_text", "output_text"};
 
 Status WrongKind(const std::string& where, std::string_view wanted, const Json& value) {
   return FieldError(where, fmt::format("must be {}, not {}", wanted, value.KindName()));
@@ -53,8 +54,9 @@ Status WriteContent(const Json* content, const std::string& where, JsonWriter& w
   for (const Json& part : *content->AsArray()) {
     const Json* type = part.Find("type");
     const Json* value = part.Find("text");
-    if (type == nullptr || type->AsString() == nullptr || *type->AsString() != "text" ||
-        value == nullptr || value->AsString() == nullptr) {
+    const bool is_text = type != nullptr && type->AsString() != nullptr &&
+                         std::ranges::find(kTextTypes, *type->AsString()) != kTextTypes.end();
+    if (!is_text || value == nullptr || value->AsString() == nullptr) {
       return FieldError(where, "only parts of type \"text\" are supported by this server");
     }
     writer.BeginObject().Key("type").String("text").Key("text").String(*value->AsString());
@@ -104,6 +106,38 @@ Status WriteToolCalls(const Json& calls, const std::string& where, JsonWriter& w
   return {};
 }
 
+Result<std::string> ReadMessages(const Json& body) {
+  const Json* messages = Given(body, "messages");
+  if (messages == nullptr) return FieldError("messages", "is required");
+  const Json::Array* list = messages->AsArray();
+  if (list == nullptr) return WrongKind("messages", "an array", *messages);
+  if (list->empty()) return FieldError("messages", "must not be empty");
+  if (list->size() > kMaxMessages) return FieldError("messages", "has too many messages");
+  std::string out;
+  JsonWriter writer(out);
+  writer.BeginArray();
+  for (size_t i = 0; i < list->size(); ++i) {
+    TANDEM_RETURN_IF_ERROR(WriteMessage((*list)[i], fmt::format("messages[{}]", i), writer));
+  }
+  writer.EndArray();
+  return out;
+}
+
+// The text of the last message's content, of its last part if it has parts.
+Result<std::string> LastContent(const Json& body) {
+  const Json& last = body.Find("messages")->AsArray()->back();
+  const Json* content = Given(last, "content");
+  if (content != nullptr && content->AsArray() != nullptr && !content->AsArray()->empty()) {
+    content = content->AsArray()->back().Find("text");
+  }
+  if (content == nullptr || content->AsString() == nullptr) {
+    return FieldError("continue_final_message", "needs a last message with content");
+  }
+  return *content->AsString();
+}
+
+}  // namespace
+
 Status WriteMessage(const Json& message, const std::string& where, JsonWriter& writer) {
   if (message.AsObject() == nullptr) return WrongKind(where, "an object", message);
   const Json* role = message.Find("role");
@@ -133,46 +167,7 @@ Status WriteMessage(const Json& message, const std::string& where, JsonWriter& w
   return {};
 }
 
-Result<std::string> ReadMessages(const Json& body) {
-  const Json* messages = Given(body, "messages");
-  if (messages == nullptr) return FieldError("messages", "is required");
-  const Json::Array* list = messages->AsArray();
-  if (list == nullptr) return WrongKind("messages", "an array", *messages);
-  if (list->empty()) return FieldError("messages", "must not be empty");
-  if (list->size() > kMaxMessages) return FieldError("messages", "has too many messages");
-  std::string out;
-  JsonWriter writer(out);
-  writer.BeginArray();
-  for (size_t i = 0; i < list->size(); ++i) {
-    TANDEM_RETURN_IF_ERROR(WriteMessage((*list)[i], fmt::format("messages[{}]", i), writer));
-  }
-  writer.EndArray();
-  return out;
-}
-
-Status CheckTools(const Json& tools) {
-  if (tools.AsArray() == nullptr) return WrongKind("tools", "an array", tools);
-  if (tools.AsArray()->size() > kMaxTools) {
-    return FieldError("tools", fmt::format("at most {} tools are allowed", kMaxTools));
-  }
-  for (size_t i = 0; i < tools.AsArray()->size(); ++i) {
-    const Json& tool = (*tools.AsArray())[i];
-    const std::string where = fmt::format("tools[{}]", i);
-    const Json* type = tool.Find("type");
-    if (type == nullptr || type->AsString() == nullptr || *type->AsString() != "function") {
-      return FieldError(where + ".type", "must be \"function\"");
-    }
-    const Json* function = tool.Find("function");
-    const Json* name = function == nullptr ? nullptr : function->Find("name");
-    if (name == nullptr || name->AsString() == nullptr || name->AsString()->empty()) {
-      return FieldError(where + ".function.name", "must be a string");
-    }
-  }
-  return {};
-}
-
-// The variables of the template: those of the client, and the tools.
-Result<std::string> ReadVariables(const Json& body, bool with_tools) {
+Result<std::string> ReadTemplateVariables(const Json& body, const Json& tools) {
   std::string out;
   JsonWriter writer(out);
   writer.BeginObject();
@@ -187,27 +182,12 @@ Result<std::string> ReadVariables(const Json& body, bool with_tools) {
       writer.Key(member.name).Value(member.value);
     }
   }
-  if (with_tools) writer.Key("tools").Value(*Given(body, "tools"));
+  if (!tools.is_null()) writer.Key("tools").Value(tools);
   writer.EndObject();
   return out;
 }
 
-// The text of the last message's content, of its last part if it has parts.
-Result<std::string> LastContent(const Json& body) {
-  const Json& last = body.Find("messages")->AsArray()->back();
-  const Json* content = Given(last, "content");
-  if (content != nullptr && content->AsArray() != nullptr && !content->AsArray()->empty()) {
-    content = content->AsArray()->back().Find("text");
-  }
-  if (content == nullptr || content->AsString() == nullptr) {
-    return FieldError("continue_final_message", "needs a last message with content");
-  }
-  return *content->AsString();
-}
-
-}  // namespace
-
-Status ReadChat(const Json& body, TextRequest& text) {
+Status ReadChat(const Json& body, const Json& tools, TextRequest& text) {
   TANDEM_ASSIGN_OR_RETURN(text.messages, ReadMessages(body));
   FieldReader fields(body);
   const std::optional<bool> opens = fields.Boolean("add_generation_prompt");
@@ -222,13 +202,7 @@ Status ReadChat(const Json& body, TextRequest& text) {
     TANDEM_ASSIGN_OR_RETURN(text.chat.continued, LastContent(body));
     text.continues_prompt = true;
   }
-  const Json* tools = Given(body, "tools");
-  if (tools != nullptr) TANDEM_RETURN_IF_ERROR(CheckTools(*tools));
-  const Json* choice = Given(body, "tool_choice");
-  const bool none =
-      choice != nullptr && choice->AsString() != nullptr && *choice->AsString() == "none";
-  const bool with_tools = tools != nullptr && !tools->AsArray()->empty() && !none;
-  TANDEM_ASSIGN_OR_RETURN(text.chat.variables, ReadVariables(body, with_tools));
+  TANDEM_ASSIGN_OR_RETURN(text.chat.variables, ReadTemplateVariables(body, tools));
   return {};
 }
 

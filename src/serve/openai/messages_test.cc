@@ -4,6 +4,8 @@
 
 #include <string>
 
+#include "serve/openai/tools.h"
+
 namespace tandem::serve::openai {
 namespace {
 
@@ -11,7 +13,9 @@ Result<TextRequest> Read(const std::string& members) {
   TextRequest text;
   const Result<Json> body = ParseJson("{" + members + "}");
   if (!body.ok()) return body.status();
-  const Status status = ReadChat(*body, text);
+  const Result<ToolRequest> tools = ReadTools(*body, ToolSpelling::kNested);
+  if (!tools.ok()) return tools.status();
+  const Status status = ReadChat(*body, tools->for_template, text);
   if (!status.ok()) return status;
   return text;
 }

@@ -26,7 +26,6 @@ constexpr std::string_view kChatFields[] = {"messages",
                                             "add_generation_prompt",
                                             "continue_final_message"};
 constexpr int64_t kDefaultMaxTokens = 16;  // of /v1/completions
-constexpr size_t kMaxIgnored = 16;         // names of unknown members that are told
 
 void RefuseUnsupported(FieldReader& fields) {
   if (const Json* functions = fields.Get("functions")) {
@@ -72,11 +71,14 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
 
 }  // namespace
 
+Result<Json> ParseBody(std::string_view text) {
+  TANDEM_ASSIGN_OR_RETURN(Json body, ParseJson(text));
+  if (body.AsObject() != nullptr) return body;
+  return InvalidArgument(fmt::format("the body must be a JSON object, not {}", body.KindName()));
+}
+
 Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
-  TANDEM_ASSIGN_OR_RETURN(const Json body, ParseJson(body_text));
-  if (body.AsObject() == nullptr) {
-    return InvalidArgument(fmt::format("the body must be a JSON object, not {}", body.KindName()));
-  }
+  TANDEM_ASSIGN_OR_RETURN(const Json body, ParseBody(body_text));
   Call call;
   call.endpoint = endpoint;
   FieldReader fields(body);
@@ -86,9 +88,9 @@ Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
   const std::string choices_name(options.names.num_choices);
   if (endpoint == Endpoint::kChat) {
     for (const std::string_view name : kChatFields) fields.Get(name);
-    TANDEM_RETURN_IF_ERROR(ReadChat(body, options));
+    TANDEM_ASSIGN_OR_RETURN(call.tools, ReadTools(body, ToolSpelling::kNested));
+    TANDEM_RETURN_IF_ERROR(ReadChat(body, call.tools.for_template, options));
     TANDEM_RETURN_IF_ERROR(ShowSchemaInPrompt(body, options));
-    TANDEM_ASSIGN_OR_RETURN(call.tools, ReadTools(body));
     call.prompts.push_back(std::move(options));
   } else {
     options.continues_prompt = true;

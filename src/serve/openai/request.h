@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "serve/json.h"
 #include "serve/openai/tools.h"
 #include "serve/text_request.h"
 
@@ -37,6 +38,11 @@ struct Call {
   int64_t num_choices = 1;           // of them, the best, that the client gets
   std::vector<std::string> ignored;  // members without effect
 };
+
+constexpr size_t kMaxIgnored = 16;  // names of members without effect that are told
+
+// A JSON object.
+Result<Json> ParseBody(std::string_view text);
 
 Result<Call> ParseCall(Endpoint endpoint, std::string_view body);
 

@@ -13,6 +13,7 @@
 
 #include "base/utf8.h"
 #include "serve/json.h"
+#include "serve/openai/answer_parser.h"
 
 namespace tandem::serve::openai {
 namespace {
@@ -37,16 +38,7 @@ void WriteChatLogprobs(std::span<const TokenPiece> pieces, const TextCodec& code
                        JsonWriter& writer) {
   writer.Key("logprobs").BeginObject().Key("content").BeginArray();
   for (const TokenPiece& piece : pieces) {
-    if (piece.token < 0) continue;
-    writer.BeginObject();
-    WriteChatToken(codec, piece.token, piece.logprob, writer);
-    writer.Key("top_logprobs").BeginArray();
-    for (const TopLogprob& top : piece.top) {
-      writer.BeginObject();
-      WriteChatToken(codec, top.token, top.logprob, writer);
-      writer.EndObject();
-    }
-    writer.EndArray().EndObject();
+    if (piece.token >= 0) WriteTokenLogprob(codec, piece, writer);
   }
   writer.EndArray().Key("refusal").Null().EndObject();
 }
@@ -128,12 +120,12 @@ void WritePromptLogprobs(const PromptText& prompt, int64_t most, const TextCodec
   writer.EndArray();
 }
 
-void WriteFinish(TextFinish finish, bool has_calls, JsonWriter& writer) {
+void WriteFinish(TextFinish finish, bool ends_with_calls, JsonWriter& writer) {
   writer.Key("finish_reason");
   if (finish == TextFinish::kNone) {
     writer.Null();
   } else {
-    const bool calls = has_calls && finish == TextFinish::kStop;
+    const bool calls = ends_with_calls && finish == TextFinish::kStop;
     writer.String(calls ? "tool_calls" : TextFinishName(finish));
   }
 }
@@ -167,12 +159,6 @@ void WriteModel(const Model& model, JsonWriter& writer) {
   writer.Key("max_model_len").Int(model.service->engine_limits().max_seq_len).EndObject();
 }
 
-// Unique: the response's id is random.
-std::string CallId(const ResponseHeader& header, int64_t choice, int32_t call) {
-  const size_t dash = header.id.find('-');
-  return fmt::format("call_{}_{}_{}", header.id.substr(dash + 1), choice, call);
-}
-
 // A piece of a streamed answer, as members of a delta.
 void WritePart(const ResponseHeader& header, int64_t choice, const AnswerPart& part,
                JsonWriter& writer) {
@@ -187,7 +173,7 @@ void WritePart(const ResponseHeader& header, int64_t choice, const AnswerPart& p
   const bool begins = part.kind == PartKind::kCall;
   writer.Key("tool_calls").BeginArray().BeginObject().Key("index").Int(part.call);
   if (begins) {
-    writer.Key("id").String(CallId(header, choice, part.call)).Key("type").String("function");
+    writer.Key("id").String(CallId(header.id, choice, part.call)).Key("type").String("function");
   }
   writer.Key("function").BeginObject();
   if (begins) writer.Key("name").String(part.text);
@@ -195,21 +181,31 @@ void WritePart(const ResponseHeader& header, int64_t choice, const AnswerPart& p
   writer.EndObject().EndObject().EndArray();
 }
 
-// The message of a whole answer. True when it calls tools.
-bool WriteMessage(const ResponseHeader& header, int64_t choice, const std::string& text,
-                  AnswerParser parser, JsonWriter& writer) {
+// The message of a whole answer. Returns how many calls it has.
+int32_t WriteMessage(const ResponseHeader& header, int64_t choice, const std::string& text,
+                     AnswerParser parser, JsonWriter& writer) {
+  struct FunctionCall {
+    std::string name, arguments;
+  };
   std::string content;
   std::string reasoning;
-  std::vector<AnswerPart> calls;
+  std::vector<FunctionCall> calls;
   std::vector<AnswerPart> parts = parser.Push(text);
   for (AnswerPart& part : parser.Flush()) parts.push_back(std::move(part));
   for (AnswerPart& part : parts) {
-    if (part.kind == PartKind::kContent) {
-      content += part.text;
-    } else if (part.kind == PartKind::kReasoning) {
-      reasoning += part.text;
-    } else {
-      calls.push_back(std::move(part));
+    switch (part.kind) {
+      case PartKind::kContent:
+        content += part.text;
+        break;
+      case PartKind::kReasoning:
+        reasoning += part.text;
+        break;
+      case PartKind::kCall:
+        calls.push_back({std::move(part.text), {}});
+        break;
+      case PartKind::kArguments:
+        calls.back().arguments += part.text;
+        break;
     }
   }
   writer.Key("message").BeginObject().Key("role").String("assistant").Key("content");
@@ -217,17 +213,16 @@ bool WriteMessage(const ResponseHeader& header, int64_t choice, const std::strin
   if (!reasoning.empty()) writer.Key("reasoning_content").String(reasoning);
   if (!calls.empty()) {
     writer.Key("tool_calls").BeginArray();
-    // A name, then its arguments.
-    for (size_t i = 0; i + 1 < calls.size(); i += 2) {
-      writer.BeginObject().Key("id").String(CallId(header, choice, calls[i].call));
+    for (size_t i = 0; i < calls.size(); ++i) {
+      writer.BeginObject().Key("id").String(CallId(header.id, choice, static_cast<int32_t>(i)));
       writer.Key("type").String("function").Key("function").BeginObject();
-      writer.Key("name").String(calls[i].text).Key("arguments").String(calls[i + 1].text);
+      writer.Key("name").String(calls[i].name).Key("arguments").String(calls[i].arguments);
       writer.EndObject().EndObject();
     }
     writer.EndArray();
   }
   writer.EndObject();
-  return !calls.empty();
+  return static_cast<int32_t>(calls.size());
 }
 
 void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
@@ -252,7 +247,7 @@ void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
   } else {
     WriteCompletionLogprobs({run}, codec, writer);
   }
-  WriteFinish(choice.finish, choice.has_calls, writer);
+  WriteFinish(choice.finish, choice.ends_with_calls, writer);
   writer.EndObject();
 }
 
@@ -288,6 +283,27 @@ double MeanLogprob(std::span<const TokenPiece> pieces) {
 
 }  // namespace
 
+bool EndsWithCalls(const CallableTools& tools, int32_t num_calls) {
+  return num_calls > 0 && !tools.is_named;
+}
+
+std::string CallId(std::string_view response_id, int64_t choice, int32_t call) {
+  return fmt::format("call_{}_{}_{}", response_id.substr(response_id.find_first_of("-_") + 1),
+                     choice, call);
+}
+
+void WriteTokenLogprob(const TextCodec& codec, const TokenPiece& piece, JsonWriter& writer) {
+  writer.BeginObject();
+  WriteChatToken(codec, piece.token, piece.logprob, writer);
+  writer.Key("top_logprobs").BeginArray();
+  for (const TopLogprob& top : piece.top) {
+    writer.BeginObject();
+    WriteChatToken(codec, top.token, top.logprob, writer);
+    writer.EndObject();
+  }
+  writer.EndArray().EndObject();
+}
+
 std::string TokenName(const TextCodec& codec, int32_t token) {
   std::string bytes = codec.TokenBytes(token);
   if (IsUtf8(bytes)) return bytes;
@@ -315,7 +331,7 @@ std::vector<const TextChoice*> BestChoices(const std::vector<TextChoice>& answer
 std::string FormatResponse(const ResponseHeader& header,
                            const std::vector<const TextChoice*>& answers, const CallUsage& usage,
                            bool logprobs, const Echo& echo, const TextCodec& codec,
-                           const AnswerFormat& format, const CallableTools& tools) {
+                           const AnswerPlan& plan) {
   const bool is_chat = header.endpoint == Endpoint::kChat;
   std::string out;
   JsonWriter writer(out);
@@ -325,10 +341,10 @@ std::string FormatResponse(const ResponseHeader& header,
   for (size_t i = 0; i < answers.size(); ++i) {
     const TextChoice& answer = *answers[i];
     writer.BeginObject().Key("index").Int(static_cast<int64_t>(i));
-    bool has_calls = false;
+    int32_t num_calls = 0;
     if (is_chat) {
-      has_calls = WriteMessage(header, static_cast<int64_t>(i), answer.text,
-                               AnswerParser(format, tools), writer);
+      num_calls = WriteMessage(header, static_cast<int64_t>(i), answer.text,
+                               AnswerParser(plan.format, plan.tools), writer);
       if (logprobs) WriteChatLogprobs(answer.pieces, codec, writer);
     } else {
       WriteCompletionText(answer, logprobs, echo, codec, writer);
@@ -337,7 +353,7 @@ std::string FormatResponse(const ResponseHeader& header,
     if (!is_chat && echo.num_prompt_logprobs >= 0) {
       WritePromptLogprobs(*answer.prompt, echo.num_prompt_logprobs, codec, writer);
     }
-    WriteFinish(answer.finish, has_calls, writer);
+    WriteFinish(answer.finish, EndsWithCalls(plan.tools, num_calls), writer);
     writer.EndObject();
   }
   writer.EndArray();

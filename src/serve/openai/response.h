@@ -5,11 +5,13 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "serve/generate_call.h"
+#include "serve/json.h"
 #include "serve/model_registry.h"
-#include "serve/openai/answer_parser.h"
+#include "serve/openai/answer_plan.h"
 #include "serve/openai/request.h"
 #include "serve/text_codec.h"
 #include "serve/text_request.h"
@@ -31,9 +33,19 @@ struct Choice {
   std::span<const TokenPiece> pieces;  // for log-probabilities
   size_t text_offset = 0;          // of the first piece, in characters of the answer's whole text
   std::optional<AnswerPart> part;  // of a chat, instead of `text`
-  bool has_calls = false;          // with `finish`: the answer calls tools
+  bool ends_with_calls = false;    // with `finish`: as EndsWithCalls
   TextFinish finish = TextFinish::kNone;
 };
+
+// Whether the reason of a whole answer's end is its calls. As OpenAI has it, "stop" stays the
+// reason where the client named the function.
+bool EndsWithCalls(const CallableTools& tools, int32_t num_calls);
+
+// Of a call in the answer's choice. Unique: the response's id is random, or the client's own.
+std::string CallId(std::string_view response_id, int64_t choice, int32_t call);
+
+// A token with its log-probability and the alternatives: an object in OpenAI's form for chats.
+void WriteTokenLogprob(const TextCodec& codec, const TokenPiece& piece, JsonWriter& writer);
 
 // A token as a string: tokens that are parts of a character ("bytes:\\xc3") stay distinct.
 std::string TokenName(const TextCodec& codec, int32_t token);
@@ -47,7 +59,7 @@ std::vector<const TextChoice*> BestChoices(const std::vector<TextChoice>& answer
 std::string FormatResponse(const ResponseHeader& header,
                            const std::vector<const TextChoice*>& answers, const CallUsage& usage,
                            bool logprobs, const Echo& echo, const TextCodec& codec,
-                           const AnswerFormat& format, const CallableTools& tools);
+                           const AnswerPlan& plan);
 
 // A stream chunk: text of one choice, or its end, or (without a choice) the usage figures.
 struct ChunkOptions {

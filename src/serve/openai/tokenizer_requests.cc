@@ -14,12 +14,6 @@
 namespace tandem::serve::openai {
 namespace {
 
-Result<Json> ParseObject(std::string_view body) {
-  TANDEM_ASSIGN_OR_RETURN(Json json, ParseJson(body));
-  if (json.AsObject() != nullptr) return json;
-  return InvalidArgument(fmt::format("the body must be a JSON object, not {}", json.KindName()));
-}
-
 // The text of tokens, with the names of special ones.
 std::string TextOf(std::span<const int32_t> tokens, const TextCodec& codec) {
   const auto decoder = codec.NewDecoder({}, /*skip_special=*/false);
@@ -43,7 +37,7 @@ Result<std::vector<int32_t>> TokensOf(const TextRequest& text, const TextCodec& 
 }  // namespace
 
 Result<TokenizeCall> ParseTokenize(std::string_view body) {
-  TANDEM_ASSIGN_OR_RETURN(const Json json, ParseObject(body));
+  TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   FieldReader fields(json);
   TokenizeCall call;
   call.model = fields.String("model").value_or("");
@@ -86,7 +80,7 @@ Result<std::string> Tokenize(const TokenizeCall& call, const TextCodec& codec,
 }
 
 Result<DetokenizeCall> ParseDetokenize(std::string_view body) {
-  TANDEM_ASSIGN_OR_RETURN(const Json json, ParseObject(body));
+  TANDEM_ASSIGN_OR_RETURN(const Json json, ParseBody(body));
   FieldReader fields(json);
   DetokenizeCall call;
   call.model = fields.String("model").value_or("");

@@ -1,30 +1,44 @@
-// The tools of a chat request: which of them an answer may call, and the grammar of calls that must
-// be made. Pure functions; errors are INVALID_ARGUMENT "field: sentence".
+// The tools of a request: which functions an answer may call, whether it must, and whether its
+// calls follow a grammar. Pure functions; errors are INVALID_ARGUMENT "field: sentence".
 #pragma once
 
 #include <string>
-#include <string_view>
+#include <vector>
 
 #include "base/status.h"
 #include "serve/json.h"
-#include "serve/openai/answer_parser.h"
+#include "serve/openai/answer_part.h"
 
 namespace tandem::serve::openai {
 
 enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
 
-struct ToolRequest {
-  ToolChoice choice = ToolChoice::kNone;
-  std::string named;  // of kNamed
-  CallableTools tools;
+// A function that an answer may call.
+struct Tool {
+  std::string name;
+  bool is_strict = false;
+  std::string schema;  // of its arguments, when it is strict; a JSON object
+  std::string field;   // the client's word for the schema
 };
 
-// `tools`, `tool_choice` and `parallel_tool_calls` of a body whose `tools` ReadChat has checked.
-// What needs calls that follow a grammar is refused by name: `required`, a named tool, `strict`.
-Result<ToolRequest> ReadTools(const Json& body);
+struct ToolRequest {
+  ToolChoice choice = ToolChoice::kNone;
+  std::vector<Tool> tools;  // those that an answer may call; the named one alone
+  bool parallel = true;     // several calls of one answer
+  bool is_part = false;     // the client allowed only some of its functions
+  Json for_template;        // the client's tools, an array in the form of chats; null: none
 
-// The JSON schema of one call of the format: an object with a tool's name and its arguments. With
-// `named` only that tool; a tool without parameters has any object as arguments.
-std::string ToolCallSchema(const Json& tools, std::string_view named, const ToolFormat& format);
+  // Whether the calls of an answer follow a grammar: otherwise the model's text decides.
+  bool follows_grammar() const;
+  bool must_call() const { return choice == ToolChoice::kRequired || choice == ToolChoice::kNamed; }
+  CallableTools callable() const;
+};
+
+// How a route writes a function: in chats as the member `function` of its tool, in responses as the
+// tool itself.
+enum class ToolSpelling : uint8_t { kNested, kFlat };
+
+// `tools`, `tool_choice` and `parallel_tool_calls` of a body. A choice may have either spelling.
+Result<ToolRequest> ReadTools(const Json& body, ToolSpelling spelling);
 
 }  // namespace tandem::serve::openai

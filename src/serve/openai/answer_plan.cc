@@ -1,0 +1,78 @@
+#include "serve/openai/answer_plan.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <string_view>
+#include <vector>
+
+#include "serve/openai/tool_grammar.h"
+
+namespace tandem::serve::openai {
+namespace {
+
+// Of calls that follow a grammar, where the chat template shows none.
+constexpr std::string_view kDefaultToolFormat = "hermes";
+
+std::string_view FieldOf(const ToolRequest& tools) {
+  return tools.must_call() || tools.is_part ? "tool_choice" : "tools";
+}
+
+// Gives the prompts the grammar of calls, and of the answer that the client may have asked for.
+Status ConstrainCalls(const AnswerFormat& format, const TextCodec& codec, Call& call) {
+  const std::shared_ptr<const OutputGrammar> answer = call.prompts.front().grammar;
+  if (answer != nullptr && call.tools.must_call()) {
+    return FieldError(
+        "tool_choice",
+        fmt::format("cannot demand a call beside {}: the answer would have to be both",
+                    answer->field));
+  }
+  if (answer != nullptr && !CanBeAnswer(*answer)) {
+    return FieldError(
+        FieldOf(call.tools),
+        fmt::format("strict functions and allowed_tools can stand beside JSON, but not beside {}",
+                    answer->field));
+  }
+  const auto grammar = ToolGrammar(call.tools, format, answer.get(), codec);
+  for (TextRequest& prompt : call.prompts) prompt.grammar = grammar;
+  return {};
+}
+
+}  // namespace
+
+Result<AnswerPlan> PlanAnswer(const AnswerFormatNames& names, const TextCodec& codec, Call& call) {
+  AnswerPlan plan;
+  if (call.endpoint != Endpoint::kChat) return plan;
+  plan.format = FindAnswerFormat(names.tools, names.reasoning, codec.ChatSource());
+  plan.tools = call.tools.callable();
+  const bool follows_grammar = call.tools.follows_grammar();
+  if (plan.tools.names.empty()) plan.format.tools = nullptr;
+  if (follows_grammar && plan.format.tools == nullptr) {
+    if (names.tools == "none") {
+      return FieldError(
+          FieldOf(call.tools),
+          "needs a format of tool calls; this server was started with --tool_format none");
+    }
+    plan.format.tools = FindAnswerFormat(kDefaultToolFormat, "none", "").tools;
+  }
+  std::vector<std::string_view> marks;
+  if (const ToolFormat* tools = plan.format.tools) {
+    marks.insert(marks.end(), {tools->begin, tools->end});
+  }
+  if (const ReasoningFormat* reasoning = plan.format.reasoning) {
+    marks.insert(marks.end(), {reasoning->begin, reasoning->end});
+  }
+  const bool any_special = std::ranges::any_of(
+      marks, [&](std::string_view mark) { return codec.SpecialToken(mark).has_value(); });
+  for (TextRequest& prompt : call.prompts) {
+    if (any_special) prompt.skip_special_tokens = false;
+    if (!prompt.chat.add_generation_prompt) plan.format.starts_in_reasoning = false;
+  }
+  if (follows_grammar) {
+    plan.tools.need_mark = call.prompts.front().grammar != nullptr;
+    TANDEM_RETURN_IF_ERROR(ConstrainCalls(plan.format, codec, call));
+  }
+  return plan;
+}
+
+}  // namespace tandem::serve::openai

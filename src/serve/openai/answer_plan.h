@@ -1,0 +1,23 @@
+// What a call's answers hold besides text, decided before it begins: how they mark calls and
+// reasoning, which tools they may call, and the grammar of calls that follow one. Pure functions.
+#pragma once
+
+#include "base/status.h"
+#include "serve/openai/answer_format.h"
+#include "serve/openai/answer_part.h"
+#include "serve/openai/request.h"
+#include "serve/text_codec.h"
+
+namespace tandem::serve::openai {
+
+struct AnswerPlan {
+  AnswerFormat format;
+  CallableTools tools;
+};
+
+// Gives the call's prompts what the plan needs: the grammar, and the marks in their text.
+// INVALID_ARGUMENT with the field if the tools do not go together with another grammar, or with the
+// operator's formats.
+Result<AnswerPlan> PlanAnswer(const AnswerFormatNames& names, const TextCodec& codec, Call& call);
+
+}  // namespace tandem::serve::openai

@@ -1,0 +1,206 @@
+#include "serve/openai/tool_grammar.h"
+
+#include <fmt/format.h>
+
+#include <optional>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "serve/json.h"
+
+namespace tandem::serve::openai {
+namespace {
+
+constexpr std::string_view kAnyObject = R"({"type":"object"})";
+
+// llguidance's JSON with one grammar in Lark and the schemas that it refers to.
+//
+// A schema stays a document of its own, so that its references keep their meaning. What stands
+// around it is fixed text, as the chat templates of the formats write calls, and so are the blanks
+// inside the arguments: with a free choice a small model writes blanks until its tokens are used
+// up.
+class GrammarWriter {
+ public:
+  GrammarWriter(const ToolRequest& tools, const AnswerFormat& format, const OutputGrammar* answer,
+                const TextCodec& codec)
+      : tools_(tools), format_(format), call_(*format.tools), answer_(answer), codec_(codec) {}
+
+  std::string Write() {
+    WriteStart();
+    WriteCalls();
+    lark_ += "ANY: /(.|\\n)*/\nWS: /[ \\t\\r\\n]{1,8}/\n";
+    std::string out;
+    JsonWriter writer(out);
+    writer.BeginObject().Key("grammars").BeginArray();
+    writer.BeginObject().Key("lark_grammar").String(lark_).EndObject();
+    for (const auto& [name, schema] : schemas_) {
+      writer.BeginObject().Key("name").String(name).Key("json_schema").Value(schema).EndObject();
+    }
+    writer.EndArray().EndObject();
+    return out;
+  }
+
+ private:
+  bool IsSpecial(std::string_view mark) const { return codec_.SpecialToken(mark).has_value(); }
+
+  static std::string Quoted(std::string_view text) {
+    std::string quoted;
+    AppendJsonString(text, quoted);
+    return quoted;
+  }
+
+  // A mark as a symbol of Lark, and a blank: the token if it is a special one, else its text.
+  std::string Mark(std::string_view mark) const {
+    const std::optional<int32_t> token = codec_.SpecialToken(mark);
+    return token ? fmt::format("<[{}]> ", *token) : Quoted(mark) + " ";
+  }
+
+  // Text in which the marks of calls that are special tokens are those tokens.
+  std::string Text(std::string_view text) const {
+    std::string out;
+    while (!text.empty()) {
+      size_t next = text.npos;
+      std::string_view mark;
+      for (const std::string_view candidate : {call_.begin, call_.end}) {
+        if (candidate.empty() || !IsSpecial(candidate)) continue;
+        const size_t found = text.find(candidate);
+        if (found < next) {
+          next = found;
+          mark = candidate;
+        }
+      }
+      const std::string_view plain = text.substr(0, next);
+      if (!plain.empty()) out += Quoted(plain) + " ";
+      if (next == text.npos) break;
+      out += Mark(mark);
+      text.remove_prefix(next + mark.size());
+    }
+    return out;
+  }
+
+  // Reasoning, if there is some, and what follows it.
+  void WriteStart() {
+    const std::string rest = tools_.must_call() ? "WS? calls" : WriteFree();
+    if (format_.reasoning == nullptr) {
+      lark_ = fmt::format("start: {}\n", tools_.must_call() ? "calls" : rest) + lark_;
+      return;
+    }
+    const bool opened = format_.starts_in_reasoning;
+    lark_ =
+        fmt::format("start: {} rest\nrest: {}\n", opened ? "thought" : "thought?", rest) + lark_;
+    const std::string_view begin = format_.reasoning->begin;
+    const std::string_view end = format_.reasoning->end;
+    const std::string first = opened ? "" : fmt::format("WS? {}", Mark(begin));
+    if (IsSpecial(end)) {
+      lark_ += fmt::format("thought: {}ANY {}\n", first, Mark(end));
+    } else if (opened || !IsSpecial(begin)) {
+      lark_ += fmt::format("thought[lazy]: {}ANY {}\n", first, Mark(end));
+    } else {  // a token is no part of a terminal
+      lark_ += fmt::format("thought: {}thought_end\nthought_end[lazy]: ANY {}\n", first, Mark(end));
+    }
+  }
+
+  // An answer that may call: text up to the mark of the first call, or text alone. Returns the
+  // expansion, and writes its rules.
+  std::string WriteFree() {
+    if (answer_ != nullptr) {
+      schemas_.emplace_back("answer", AnswerSchema());
+      return "WS? (@answer | marked)";
+    }
+    // Text that the answer's reader would take for something else.
+    std::string barred;
+    const bool thinks = format_.reasoning != nullptr && !format_.starts_in_reasoning;
+    if (thinks && !IsSpecial(format_.reasoning->begin)) {
+      barred += fmt::format(" & ~(WS? {} ANY)", Quoted(format_.reasoning->begin));
+    }
+    if (call_.may_be_bare) barred += " & ~(WS? \"{\" ANY)";
+    const std::string bare = call_.may_be_bare ? " | after_mark" : "";
+    if (IsSpecial(call_.begin)) {
+      lark_ += fmt::format("TEXT: /(.|\\n)+/{}\n", barred);
+      return fmt::format("TEXT? marked?{}", bare);
+    }
+    const std::string mark = Quoted(call_.begin);
+    lark_ += fmt::format("TEXT: /(.|\\n)+/ & ~(ANY {} ANY){}\n", mark, barred);
+    lark_ += fmt::format("BEFORE: ANY{}\n", barred);
+    // Lazy: it ends with the first mark.
+    lark_ += fmt::format("mark[lazy]: BEFORE {}\n", mark);
+    return fmt::format("TEXT? | mark after_mark{}", bare);
+  }
+
+  void WriteCalls() {
+    lark_ += fmt::format("marked: {}after_mark\n", Text(call_.begin));
+    const std::string more = tools_.parallel ? fmt::format(" ({}call)*", Text(call_.between)) : "";
+    lark_ += fmt::format("after_mark: {}call{} {}\n", Text(call_.open), more, Text(call_.close));
+    lark_ += fmt::format("calls: marked{}\n", call_.may_be_bare ? " | after_mark" : "");
+    for (size_t i = 0; i < tools_.tools.size(); ++i) {
+      const Tool& tool = tools_.tools[i];
+      const std::string head =
+          fmt::format("{{\"name\": {}, \"{}\": ", Quoted(tool.name), call_.arguments);
+      const std::string schema = tool.is_strict ? fmt::format("f{}", i) : "object";
+      lark_ += fmt::format("{} {} @{} \"}}\"\n", i == 0 ? "call:" : "    |", Quoted(head), schema);
+      if (tool.is_strict) schemas_.emplace_back(schema, Compact(tool.schema, /*lenient=*/false));
+      has_object_ |= !tool.is_strict;
+    }
+    if (has_object_) schemas_.emplace_back("object", Compact(kAnyObject, /*lenient=*/false));
+  }
+
+  Json AnswerSchema() const {
+    const bool is_schema = answer_->kind != GrammarKind::kJsonObject;
+    return Compact(is_schema ? std::string_view(answer_->text) : kAnyObject,
+                   answer_->kind == GrammarKind::kLooseJsonSchema);
+  }
+
+  // The schema with llguidance's options, unless the client has set them.
+  static Json Compact(std::string_view schema, bool lenient) {
+    Result<Json> read = ParseJson(schema, {.allow_duplicates = true});
+    if (!read.ok() || read->AsObject() == nullptr) return read.ok() ? *read : Json();
+    if (read->Find("x-guidance") != nullptr) return *read;
+    Json::Object members = *read->AsObject();
+    Json::Object options;
+    options.push_back({"whitespace_flexible", Json(false)});
+    options.push_back({"item_separator", Json(std::string(", "))});
+    options.push_back({"key_separator", Json(std::string(": "))});
+    options.push_back({"lenient", Json(lenient)});
+    members.push_back({"x-guidance", Json(std::move(options))});
+    return Json(std::move(members));
+  }
+
+  const ToolRequest& tools_;
+  const AnswerFormat& format_;
+  const ToolFormat& call_;
+  const OutputGrammar* const answer_;
+  const TextCodec& codec_;
+  std::string lark_;
+  std::vector<std::pair<std::string, Json>> schemas_;
+  bool has_object_ = false;
+};
+
+}  // namespace
+
+bool CanBeAnswer(const OutputGrammar& answer) {
+  return answer.kind == GrammarKind::kJsonObject || answer.kind == GrammarKind::kJsonSchema ||
+         answer.kind == GrammarKind::kLooseJsonSchema;
+}
+
+std::shared_ptr<const OutputGrammar> ToolGrammar(const ToolRequest& tools,
+                                                 const AnswerFormat& format,
+                                                 const OutputGrammar* answer,
+                                                 const TextCodec& codec) {
+  auto grammar = std::make_shared<OutputGrammar>();
+  grammar->kind = GrammarKind::kGuidance;
+  grammar->text = GrammarWriter(tools, format, answer, codec).Write();
+  grammar->field = "tools";
+  for (const Tool& tool : tools.tools) {
+    if (!tool.is_strict) continue;
+    grammar->parts.push_back({.kind = GrammarKind::kJsonSchema,
+                              .text = tool.schema,
+                              .field = tool.field,
+                              .owner = fmt::format("the function \"{}\"", tool.name)});
+  }
+  if (answer != nullptr) grammar->parts.push_back(*answer);
+  return grammar;
+}
+
+}  // namespace tandem::serve::openai
