@@ -18,6 +18,7 @@ MIB = 1 << 20
 ROUTES = (
     "/v1/completions",
     "/v1/chat/completions",
+    "/v1/responses",
     "/tokenize",
     "/detokenize",
     "/v2/models/ensemble/generate",

@@ -1,6 +1,8 @@
 #include "serve/http/connection.h"
 
 #include <fmt/format.h>
+#include <openssl/err.h>
+#include <openssl/ssl.h>
 
 #include <array>
 #include <boost/asio/awaitable.hpp>
@@ -10,12 +12,14 @@
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/redirect_error.hpp>
+#include <boost/asio/ssl/stream.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
 #include <cstdint>
 #include <iterator>
+#include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -23,7 +27,7 @@
 
 #include "base/log.h"
 #include "serve/http/request_parser.h"
-#include "serve/http/stream.h"
+#include "serve/http/tls.h"
 #include "serve/http/wake_handle.h"
 #include "serve/http/wire.h"
 
@@ -41,6 +45,64 @@ constexpr size_t kMaxReadAhead = 64 << 10;  // then reading stops until the resp
 constexpr size_t kLingerBytes = 128u << 20;
 
 using Parts = std::array<asio::const_buffer, 3>;  // of one write
+
+// Stream: the bytes of one connection, plain or over TLS, read and written as Asio's own streams
+// are. Owned by its connection and used on its thread; one read and one write may run at a time.
+//
+// A read over TLS that socket().cancel() ends loses no byte, as of a plain socket: what the socket
+// gave is in OpenSSL's buffers.
+class Stream {
+  static auto Into(error_code& ec) { return asio::redirect_error(asio::use_awaitable, ec); }
+
+ public:
+  using Socket = tcp::socket;
+  using executor_type =
+      Socket::executor_type;  // NOLINT(readability-identifier-naming): Asio's name
+
+  // Plain where `tls` is null.
+  Stream(Socket socket, std::shared_ptr<const TlsContext> tls)
+      : socket_(std::move(socket)), context_(std::move(tls)) {
+    if (context_ != nullptr) tls_.emplace(socket_, context_->asio());
+  }
+
+  executor_type get_executor() { return socket_.get_executor(); }
+  Socket& socket() { return socket_; }
+  bool is_tls() const { return tls_.has_value(); }
+
+  template <typename Buffers, typename Token>
+  auto async_read_some(const Buffers& buffers, Token&& token) {
+    return is_tls() ? tls_->async_read_some(buffers, std::forward<Token>(token))
+                    : socket_.async_read_some(buffers, std::forward<Token>(token));
+  }
+  template <typename Buffers, typename Token>
+  auto async_write_some(const Buffers& buffers, Token&& token) {
+    return is_tls() ? tls_->async_write_some(buffers, std::forward<Token>(token))
+                    : socket_.async_write_some(buffers, std::forward<Token>(token));
+  }
+
+  // Only with TLS, before anything is read or written. True in `is_plain` where the client spoke
+  // HTTP instead: the stream is plain from then on, and what the client has sent is lost.
+  awaitable<error_code> Handshake(bool& is_plain) {
+    error_code ec;
+    co_await tls_->async_handshake(asio::ssl::stream_base::server, Into(ec));
+    is_plain = ec.category() == asio::error::get_ssl_category() &&
+               ERR_GET_REASON(static_cast<unsigned long>(ec.value())) == SSL_R_HTTP_REQUEST;
+    if (is_plain) tls_.reset();
+    co_return ec;
+  }
+
+  // Tells the client that nothing follows. Over TLS this waits for the client's own farewell.
+  awaitable<void> EndWriting() {
+    error_code ignored;
+    if (is_tls()) co_await tls_->async_shutdown(Into(ignored));
+    socket_.shutdown(Socket::shutdown_send, ignored);
+  }
+
+ private:
+  Socket socket_;
+  const std::shared_ptr<const TlsContext> context_;
+  std::optional<asio::ssl::stream<Socket&>> tls_;
+};
 
 class Connection final : public EventLoop::Guest, public std::enable_shared_from_this<Connection> {
  public:
