@@ -266,9 +266,10 @@ Status HttpClient::ReadBody(ClientResponse& response) {
   }
 }
 
-Result<ClientResponse> HttpClient::ReadResponse() {
+Result<ClientResponse> HttpClient::ReadResponse(std::string_view method) {
   TANDEM_ASSIGN_OR_RETURN(ClientResponse response, ReadHead());
-  TANDEM_RETURN_IF_ERROR(ReadBody(response));
+  // The header of an answer to HEAD speaks of a body that does not come.
+  if (method != "HEAD") TANDEM_RETURN_IF_ERROR(ReadBody(response));
   if (until_close_ || LowerCase(response.Header("connection")) == "close") Close();
   return response;
 }
@@ -278,7 +279,8 @@ Result<ClientResponse> HttpClient::Send(std::string_view method, std::string_vie
   const bool may_be_stale = reused_ && fd_ >= 0;
   TANDEM_RETURN_IF_ERROR(Connect());
   Status written = WriteRequest(method, path, body, headers);
-  Result<ClientResponse> response = written.ok() ? ReadResponse() : Result<ClientResponse>(written);
+  Result<ClientResponse> response =
+      written.ok() ? ReadResponse(method) : Result<ClientResponse>(written);
   if (response.ok()) return response;
   Close();
   // The server may close an idle connection just when we write to it: retry once on a new one.

@@ -59,7 +59,7 @@ class HttpClient {
   Status Connect();
   Status WriteRaw(std::string_view bytes) const;
   Result<std::string> ReadRaw(size_t max_bytes);  // one read; empty at the end
-  Result<ClientResponse> ReadResponse();
+  Result<ClientResponse> ReadResponse(std::string_view method = "GET");  // of the request
   void ShutdownWrite() const;  // announces that nothing more will be sent; still reads
   void Close();
 
