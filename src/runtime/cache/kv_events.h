@@ -29,12 +29,12 @@ struct KvEvent {
   uint64_t id = 0;  // counts from 0
   Kind kind = Kind::kCreated;
   uint64_t hash = 0;
-  uint64_t parent = 0;          // kStored: hash of the block before; 0: there is none
-  uint64_t key = 0;             // kStored: tells prefixes under different keys apart; 0: no key
-  bool to_host = false;         // kUpdated: else to the device
-  std::vector<int32_t> tokens;  // kStored without a key
-  int32_t device_blocks = 0;    // kCreated
-  int32_t host_blocks = 0;      // kCreated
+  uint64_t parent = 0;   // kStored: hash of the block before; 0: there is none
+  uint64_t key = 0;      // kStored: tells prefixes under different keys apart; 0: no key
+  bool to_host = false;  // kUpdated: else to the device
+  std::vector<int32_t> tokens = {};  // kStored without a key
+  int32_t device_blocks = 0;         // kCreated
+  int32_t host_blocks = 0;           // kCreated
 };
 
 struct KvEventBatch {
