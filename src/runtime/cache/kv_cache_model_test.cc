@@ -528,7 +528,7 @@ TEST(KvCacheModel, AgreesWithAReferenceWithBlocksOfTheHost) {
     EXPECT_GT(model.stats().offloads, 1000);
     EXPECT_GT(model.stats().onboards, 100);
     EXPECT_GT(model.hits(), 1000);
-    EXPECT_GT(model.partial_hits(), 1000);
+    EXPECT_GT(model.partial_hits(), 200);
     EXPECT_GT(model.partial_hits_on_host(), 100);
   }
 }

@@ -407,8 +407,8 @@ TEST_P(RoundExecutorTest, GivesTheTokensOfTheHostsExecutor) {
 
 // With few blocks, and a tier that holds some of what is evicted or all of it.
 TEST_P(RoundExecutorTest, OffloadsBesideItsSteps) {
-  // Its draws depend on how many drafts a step has, and pauses change that.
-  if (Setup(ExecutorKind::kHost).options.ratio_acceptance) GTEST_SKIP() << "the ratio rule";
+  // By the ratio rule draws depend on how many drafts a step has, and pauses change that.
+  const bool is_exact = !Setup(ExecutorKind::kHost).options.ratio_acceptance;
   const auto expected =
       RunRequests(*MakeTestEngine(Setup(ExecutorKind::kHost), clock_), Requests());
   for (const SideCopies when : {SideCopies::kEarly, SideCopies::kLate}) {
@@ -418,18 +418,19 @@ TEST_P(RoundExecutorTest, OffloadsBesideItsSteps) {
       setup.num_blocks = 40;
       setup.num_host_blocks = num_host_blocks;
       backend_.RunSideCopies(when);
+      const int synchronizations = backend_.synchronizations();  // at the end of the engine before
       const auto engine = MakeTestEngine(setup, clock_);
       for (int round = 0; round < 3; ++round) {
         const auto got = RunRequests(*engine, Requests());
         for (size_t i = 0; i < got.size(); ++i) {
           for (size_t c = 0; c < got[i].size(); ++c) {
-            EXPECT_EQ(got[i][c].tokens, expected[i][c].tokens) << "request " << i;
+            EXPECT_TRUE(!is_exact || got[i][c].tokens == expected[i][c].tokens) << "request " << i;
           }
         }
       }
       EXPECT_GT(engine->Stats().kv.offloads, 100);
       EXPECT_GT(engine->Stats().kv.onboards, 10);
-      EXPECT_EQ(backend_.synchronizations(), 0);
+      EXPECT_EQ(backend_.synchronizations(), synchronizations);
       EXPECT_GT(backend_.joins(), 0);
     }
   }
