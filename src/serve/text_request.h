@@ -27,12 +27,12 @@ enum class SamplingDefaults : uint8_t {
 // field by the word that the client sent. Views of constants.
 struct FieldNames {
   std::string_view prompt = "prompt";
-  std::string_view messages = "messages";
   std::string_view max_tokens = "max_tokens";
   std::string_view min_tokens = "min_tokens";
   std::string_view num_choices = "n";
   std::string_view stop = "stop";
   std::string_view logit_bias = "logit_bias";
+  std::string_view messages = "messages";
 };
 
 // What the answer must look like.
