@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/grammar_options.h"
 #include "apps/legacy_options.h"
 #include "apps/output_file.h"
 #include "apps/serve_models.h"
@@ -48,6 +49,7 @@ Status Serve(const OptionValues& values, const ServeOptions& options, Console& c
     engine.max_queue_wait = options.max_queue_wait;
   };
   const serve::ServiceOptions service_options = ServiceOptionsFrom(values);
+  const GrammarLimits grammar_limits = GrammarRows().Read(values);
   SharedResources shared;
   FirstBackend backend;
   serve::Metrics metrics({.version = Version(),
@@ -66,9 +68,9 @@ Status Serve(const OptionValues& values, const ServeOptions& options, Console& c
   bool is_starting = true;
   const ModelRepository::OpenEngine open =
       [&](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {
-    TANDEM_ASSIGN_OR_RETURN(
-        std::shared_ptr<ServedEngine> engine,
-        OpenServedEngine(asked, console, service_options, metrics, limit_wait, reaper, &shared));
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ServedEngine> engine,
+                            OpenServedEngine(asked, console, service_options, grammar_limits,
+                                             metrics, limit_wait, reaper, &shared));
     backend.Offer(engine->session->backend);
     if (is_starting) served.engines.push_back(engine);
     return engine;

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "apps/command.h"
+#include "apps/grammar_options.h"
 #include "apps/legacy_options.h"
 #include "apps/session.h"
 #include "apps/triton_options.h"
@@ -375,8 +376,8 @@ void SetServices(const ServeOptions& options, serve::ServerOptions& server) {
 }  // namespace
 
 std::vector<OptionSpec> ServeOptionRows() {
-  return Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(), TritonOptionRows(),
-               LegacyServeRows()});
+  return Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(),
+               GrammarRows().specs(), TritonOptionRows(), LegacyServeRows()});
 }
 
 ServeOptions ServeOptionsFrom(const OptionValues& values) { return ServeRows().Read(values); }

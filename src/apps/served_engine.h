@@ -21,11 +21,12 @@ struct ServedEngine {
 };
 
 // Opens a session and starts its engine, after the engines that were given up before have ended:
-// their memory may be needed. `reaper`, in which it ends, and `metrics` outlive the engine;
-// `shared` as OpenSession.
+// their memory may be needed. `grammars`: what each may cost. `reaper`, in which it ends, and
+// `metrics` outlive the engine; `shared` as OpenSession.
 Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
     const OptionValues& values, Console& console, const serve::ServiceOptions& options,
-    serve::Metrics& metrics, const std::function<void(EngineOptions&)>& adjust, Reaper& reaper,
+    const GrammarLimits& grammars, serve::Metrics& metrics,
+    const std::function<void(EngineOptions&)>& adjust, Reaper& reaper,
     SharedResources* shared = nullptr);
 
 // The engine's service, which keeps the engine alive.

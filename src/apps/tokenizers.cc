@@ -59,11 +59,11 @@ Result<std::string> DescribeTokenizer(const std::filesystem::path& folder) {
   return fmt::format("{}, {} tokens", tokenizer->Kind(), tokenizer->VocabSize());
 }
 
-Result<TextModel> OpenTextModel(const Session& session) {
+Result<TextModel> OpenTextModel(const Session& session, const GrammarLimits& limits) {
   TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, TokenizerFolder(session));
   TextModel model;
   TANDEM_ASSIGN_OR_RETURN(model.codec,
-                          serve::LoadTextCodec(folder, session.target.spec.vocab_size));
+                          serve::LoadTextCodec(folder, session.target.spec.vocab_size, limits));
   TANDEM_RETURN_IF_ERROR(CheckDraft(folder, session));
   TANDEM_ASSIGN_OR_RETURN(model.defaults, serve::LoadGenerationDefaults(folder));
   return model;

@@ -19,7 +19,7 @@ struct TextModel {
 // From --tokenizer_dir, or the target's folder. INVALID_ARGUMENT when the tokenizer has ordinary
 // tokens that a model has no row for, when the draft's tokenizer gives other ids than the target's,
 // or when a dummy model comes without a tokenizer. Other differences between the two vocabularies
-// are logged.
-Result<TextModel> OpenTextModel(const Session& session);
+// are logged. `limits`: of each grammar.
+Result<TextModel> OpenTextModel(const Session& session, const GrammarLimits& limits = {});
 
 }  // namespace tandem::apps

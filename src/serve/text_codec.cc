@@ -124,8 +124,8 @@ class ModelTextCodec final : public TextCodec {
                             grammars_->Compile(grammar.kind, grammar.text));
     TANDEM_ASSIGN_OR_RETURN(
         std::unique_ptr<GrammarConstraint> constraint,
-        GrammarConstraint::Create(std::move(start),
-                                  std::make_shared<const std::vector<int32_t>>(end_ids)));
+        GrammarConstraint::Create(
+            std::move(start), std::make_shared<const std::vector<int32_t>>(end_ids), tokenizer_));
     return std::shared_ptr<const TokenConstraint>(std::move(constraint));
   }
 
@@ -153,7 +153,7 @@ class ModelTextCodec final : public TextCodec {
 }  // namespace
 
 Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& model_dir,
-                                                 int64_t model_vocab) {
+                                                 int64_t model_vocab, const GrammarLimits& limits) {
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Tokenizer> tokenizer, Tokenizer::Load(model_dir));
   if (const Status fits = tokenizer->FitsVocabulary(model_vocab); !fits.ok()) {
     return fits.Annotate(model_dir.string());
@@ -167,7 +167,7 @@ Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& mo
     return loaded.status();
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<GrammarSet> grammars,
-                          GrammarSet::Create(*tokenizer, model_vocab));
+                          GrammarSet::Create(*tokenizer, model_vocab, limits));
   return std::unique_ptr<TextCodec>(std::make_unique<ModelTextCodec>(
       std::move(tokenizer), std::move(chat), std::move(grammars), model_vocab));
 }

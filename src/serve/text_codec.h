@@ -80,8 +80,9 @@ class TextCodec {
 };
 
 // Reads the tokenizer of a folder and the files next to it, for a model of `model_vocab` tokens.
-// INVALID_ARGUMENT if the model cannot have this tokenizer.
+// INVALID_ARGUMENT if the model cannot have this tokenizer. `limits`: of each grammar.
 Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& model_dir,
-                                                 int64_t model_vocab);
+                                                 int64_t model_vocab,
+                                                 const GrammarLimits& limits = {});
 
 }  // namespace tandem::serve

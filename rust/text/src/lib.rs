@@ -12,6 +12,7 @@ mod grammar;
 mod model;
 mod model_folder;
 mod sandbox;
+mod schema;
 mod sentencepiece;
 mod sources;
 mod split;
