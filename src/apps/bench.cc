@@ -74,7 +74,8 @@ const BoundOptions<BenchOptions>& Rows() {
           {.name = "runs",
            .meaning = "Repetitions, each without and with the draft. Reported are the best rate of "
                       "each and the median speed-up, with its 95 % interval from 6 runs on "
-                      "(latency)",
+                      "(latency); or each without and with a grammar, reported in medians "
+                      "(throughput --grammar)",
            .group = kLoad,
            .min = 1,
            .max = 1000}),
@@ -88,6 +89,12 @@ const BoundOptions<BenchOptions>& Rows() {
       BindOption<BenchOptions, &BenchOptions::cached_prompts>(
           {.name = "cached_prompts",
            .meaning = "Measure decoding alone: the prompts are found in the prefix cache (latency)",
+           .group = kLoad}),
+      BindOption<BenchOptions, &BenchOptions::grammar>(
+          {.name = "grammar",
+           .meaning = "Measure in turn without and with each request under a grammar: at every "
+                      "other token three may follow, else any characters. Needs --dummy, and "
+                      "--tokenizer_dir with a tokenizer that bench/tokenizer.py wrote (throughput)",
            .group = kLoad}),
       BindOption<BenchOptions, &BenchOptions::url>(
           {.name = "url", .meaning = "The server to load (serve)", .group = kLoad}),

@@ -1,6 +1,7 @@
 // The kinds of `tandem bench`, one file each; bench.cc chooses among them. Main thread.
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -36,6 +37,7 @@ struct BenchOptions {
   int32_t runs = 3;
   Nanos window{0};
   bool cached_prompts = false;
+  bool grammar = false;
   std::string url = "http://127.0.0.1:8000";
   BenchEndpoint endpoint = BenchEndpoint::kGenerate;
   int concurrency = 8;
@@ -76,6 +78,12 @@ Result<LoadReport> RunRequests(Session& session, std::vector<Request>& requests,
 // weights there is nothing to check.
 Status CheckDummyTokens(const Session& session, std::span<const Request> requests,
                         const LoadReport& report);
+
+// A grammar for each request of a dummy model: it admits the expected tokens, and branches.
+// INVALID_ARGUMENT without a dummy, or with a tokenizer whose tokens are not printable ASCII;
+// UNIMPLEMENTED in a build without grammars.
+Result<std::vector<std::shared_ptr<const TokenConstraint>>> DummyGrammars(
+    const Session& session, std::span<const Request> requests);
 
 // `count` questions of the embedded pair's key; UNIMPLEMENTED in a build without tokenizers.
 Result<std::vector<Request>> DictionaryQuestions(const Session& session, size_t count);

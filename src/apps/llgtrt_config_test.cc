@@ -10,6 +10,7 @@
 #include <set>
 #include <string>
 
+#include "apps/grammar_options.h"
 #include "apps/llgtrt_options.h"
 #include "apps/serve_options.h"
 #include "apps/session.h"
@@ -137,9 +138,21 @@ TEST_F(LlgtrtConfigTest, UnknownKeysAndWrongTypesAreNamed) {
   EXPECT_THAT(Refused("{runtime: {enable_kv_cache_reuse: 1}}"), HasSubstr("must be true or false"));
   EXPECT_THAT(Refused("{tokenizer: {bos_token: 5}}"), HasSubstr("tokenizer.bos_token: must be"));
   EXPECT_THAT(Refused("{tokenizer: {bos_token: {}}}"), HasSubstr("tokenizer.bos_token: must be"));
-  EXPECT_THAT(Refused("{llguidance: {limits: {step_max_items: 0}}}"),
-              HasSubstr("llguidance.limits.step_max_items: must be"));
-  EXPECT_THAT(Refused("{llguidance: {log_level: 9}}"), HasSubstr("from 0 to 2"));
+}
+
+TEST_F(LlgtrtConfigTest, LimitsOfGrammarsAreOptions) {
+  const char* const kLimits =
+      "{llguidance: {limits: {step_max_items: 7, max_items_in_row: 1e3}, log_level: 2}}";
+  EXPECT_TRUE(ReadJson5(kLimits)->SetOptions(values_).ok());
+  const GrammarLimits limits = GrammarRows().Read(values_);
+  EXPECT_EQ(limits.step_max_items, 7u);
+  EXPECT_EQ(limits.max_items_in_row, 1000u);
+  EXPECT_EQ(limits.step_lexer_fuel, GrammarLimits().step_lexer_fuel);
+  EXPECT_EQ(limits.log_level, 2u);
+  for (const char* bad :
+       {"{llguidance: {limits: {step_max_items: 0}}}", "{llguidance: {log_level: 9}}"}) {
+    EXPECT_THAT(ReadJson5(bad)->SetOptions(values_).message(), HasSubstr("is out of range")) << bad;
+  }
 }
 
 TEST_F(LlgtrtConfigTest, WhatIsNotThereIsRefusedByName) {

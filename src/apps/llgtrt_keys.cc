@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "apps/grammar_options.h"
 #include "runtime/option_rows.h"
 #include "serve/openai/answer_format.h"
 
@@ -110,14 +111,15 @@ LlgtrtKey Only(std::string_view path, std::string_view neutral, std::string_view
           }};
 }
 
-// The limits of grammars are fixed. Each row becomes an Integer of its option once there is one.
-LlgtrtKey GrammarLimit(std::string_view path, std::string_view built_in, std::string_view meaning) {
-  return {path, built_in, meaning, [built_in](const Json& value, LlgtrtSettings&) -> Status {
+template <auto kField>
+LlgtrtKey GrammarLimit(std::string_view path, std::string_view default_json,
+                       std::string_view meaning) {
+  return {path, default_json, meaning, [](const Json& value, LlgtrtSettings& settings) -> Status {
             const std::optional<int64_t> number = IntegerOf(value);
-            if (!number || *number < 1) return MustBe("an integer from 1 on", value);
-            if (std::to_string(*number) == built_in) return {};
-            return InvalidArgument(
-                fmt::format("{} is not available yet: the limit is always {}", *number, built_in));
+            if (!number) return MustBe("an integer", value);
+            settings.options[std::string(GrammarRows().RowOf<kField>().name)] =
+                std::to_string(*number);
+            return {};
           }};
 }
 
@@ -129,12 +131,6 @@ LlgtrtKey Plugin(std::string_view path) {
             return InvalidArgument(
                 "is not supported: this server runs no Python, and serves text alone");
           }};
-}
-
-Status TakeLogLevel(const Json& value, LlgtrtSettings&) {
-  const std::optional<int64_t> level = IntegerOf(value);
-  if (level && *level >= 0 && *level <= 2) return {};
-  return MustBe("an integer from 0 to 2", value);
 }
 
 // ---- Tokenizer ----
@@ -242,16 +238,20 @@ std::span<const LlgtrtKey> LlgtrtKeys() {
       {"tokenizer.json_start_token", "null", "Opens a tool call", TakeJsonStart},
       {"tokenizer.n_vocab_override", "null", "Compared with the model, which tells it itself",
        TakeVocabulary},
-      GrammarLimit("llguidance.limits.max_items_in_row", "2000",
-                   "Branches of an unambiguous grammar"),
-      GrammarLimit("llguidance.limits.initial_lexer_fuel", "1000000",
-                   "Regex nodes of compiling a grammar"),
-      GrammarLimit("llguidance.limits.step_lexer_fuel", "200000", "Regex nodes of a mask"),
-      GrammarLimit("llguidance.limits.step_max_items", "50000", "Parser items of a mask"),
-      GrammarLimit("llguidance.limits.max_lexer_states", "250000", "States of a grammar's lexer"),
-      GrammarLimit("llguidance.limits.max_grammar_size", "500000", "Symbols in rules"),
-      {"llguidance.log_level", "1", "No effect: errors of grammars go to their clients",
-       TakeLogLevel},
+      GrammarLimit<&GrammarLimits::max_items_in_row>("llguidance.limits.max_items_in_row", "2000",
+                                                     "Branches of an unambiguous grammar"),
+      GrammarLimit<&GrammarLimits::initial_lexer_fuel>(
+          "llguidance.limits.initial_lexer_fuel", "1000000", "Regex nodes of compiling a grammar"),
+      GrammarLimit<&GrammarLimits::step_lexer_fuel>("llguidance.limits.step_lexer_fuel", "200000",
+                                                    "Regex nodes of a mask"),
+      GrammarLimit<&GrammarLimits::step_max_items>("llguidance.limits.step_max_items", "50000",
+                                                   "Parser items of a mask"),
+      GrammarLimit<&GrammarLimits::max_lexer_states>("llguidance.limits.max_lexer_states", "250000",
+                                                     "States of a grammar's lexer"),
+      GrammarLimit<&GrammarLimits::max_grammar_size>("llguidance.limits.max_grammar_size", "500000",
+                                                     "Symbols in rules"),
+      GrammarLimit<&GrammarLimits::log_level>("llguidance.log_level", "1",
+                                              "What llguidance writes to the standard error"),
       Plugin("py.input_processor"),
       Plugin("py.hf_model_dir"),
       Plugin("py.visual_engine_dir"),

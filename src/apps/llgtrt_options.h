@@ -31,7 +31,7 @@ std::vector<OptionSpec> LlgtrtOptionRows();
 
 // What llgtrt's options and files add to a server's options.
 struct LlgtrtServing {
-  TextOverrides text;
+  TextSettings text;
   std::vector<std::filesystem::path> files;  // that were read
   bool any_model_name = false;               // clients may write any name of a model
   std::optional<std::string> printed;        // instead of serving, this is shown

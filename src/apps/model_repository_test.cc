@@ -72,7 +72,7 @@ class ModelRepositoryTest : public testing::Test {
         options, values,
         [this](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {
           Result<std::shared_ptr<ServedEngine>> engine =
-              OpenServedEngine(asked, console_, {}, metrics_, {}, reaper_, &shared_);
+              OpenServedEngine(asked, console_, {}, {}, metrics_, {}, reaper_, &shared_);
           if (engine.ok()) opened_.push_back(*engine);
           return engine;
         },

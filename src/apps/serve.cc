@@ -2,6 +2,7 @@
 #include <optional>
 #include <string>
 
+#include "apps/grammar_options.h"
 #include "apps/legacy_options.h"
 #include "apps/llgtrt_options.h"
 #include "apps/output_file.h"
@@ -51,6 +52,8 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt, const Serv
     engine.max_queue_wait = options.max_queue_wait;
   };
   const serve::ServiceOptions service_options = ServiceOptionsFrom(values);
+  TextSettings text = llgtrt.text;
+  text.grammars = GrammarRows().Read(values);
   SharedResources shared;
   FirstBackend backend;
   serve::Metrics metrics({.version = Version(),
@@ -71,8 +74,8 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt, const Serv
   const ModelRepository::OpenEngine open =
       [&](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ServedEngine> engine,
-                            OpenServedEngine(asked, console, service_options, metrics, limit_wait,
-                                             reaper, &shared, llgtrt.text));
+                            OpenServedEngine(asked, console, service_options, text, metrics,
+                                             limit_wait, reaper, &shared));
     backend.Offer(engine->session->backend);
     if (is_starting) served.engines.push_back(engine);
     return engine;

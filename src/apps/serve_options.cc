@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "apps/command.h"
+#include "apps/grammar_options.h"
 #include "apps/legacy_options.h"
 #include "apps/llgtrt_options.h"
 #include "apps/session.h"
@@ -404,8 +405,8 @@ void SetServices(const ServeOptions& options, serve::ServerOptions& server) {
 }  // namespace
 
 std::vector<OptionSpec> ServeOptionRows() {
-  return Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(), TritonOptionRows(),
-               LlgtrtOptionRows(), LegacyServeRows()});
+  return Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(),
+               GrammarRows().specs(), TritonOptionRows(), LlgtrtOptionRows(), LegacyServeRows()});
 }
 
 ServeOptions ServeOptionsFrom(const OptionValues& values) { return ServeRows().Read(values); }

@@ -6,12 +6,12 @@ namespace tandem::apps {
 
 Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
     const OptionValues& values, Console& console, const serve::ServiceOptions& options,
-    serve::Metrics& metrics, const std::function<void(EngineOptions&)>& adjust, Reaper& reaper,
-    SharedResources* shared, const TextOverrides& overrides) {
+    const TextSettings& text, serve::Metrics& metrics,
+    const std::function<void(EngineOptions&)>& adjust, Reaper& reaper, SharedResources* shared) {
   reaper.Await();
   auto engine = std::make_shared<ServedEngine>();
   TANDEM_ASSIGN_OR_RETURN(engine->session, OpenSession(values, console, adjust, shared));
-  TANDEM_ASSIGN_OR_RETURN(engine->text, OpenTextModel(*engine->session, overrides));
+  TANDEM_ASSIGN_OR_RETURN(engine->text, OpenTextModel(*engine->session, text));
   engine->session->engine->Start();
   engine->client = serve::MakeEngineClient(*engine->session->engine);
   engine->service = std::make_unique<serve::GenerateService>(

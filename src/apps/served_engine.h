@@ -25,8 +25,9 @@ struct ServedEngine {
 // `shared` as OpenSession.
 Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
     const OptionValues& values, Console& console, const serve::ServiceOptions& options,
-    serve::Metrics& metrics, const std::function<void(EngineOptions&)>& adjust, Reaper& reaper,
-    SharedResources* shared = nullptr, const TextOverrides& overrides = {});
+    const TextSettings& text, serve::Metrics& metrics,
+    const std::function<void(EngineOptions&)>& adjust, Reaper& reaper,
+    SharedResources* shared = nullptr);
 
 // The engine's service, which keeps the engine alive.
 std::shared_ptr<serve::GenerateService> ServiceOf(const std::shared_ptr<ServedEngine>& engine);

@@ -59,18 +59,20 @@ Result<std::string> DescribeTokenizer(const std::filesystem::path& folder) {
   return fmt::format("{}, {} tokens", tokenizer->Kind(), tokenizer->VocabSize());
 }
 
-Result<TextModel> OpenTextModel(const Session& session, const TextOverrides& overrides) {
+Result<TextModel> OpenTextModel(const Session& session, const TextSettings& settings) {
   const int64_t vocab = session.target.spec.vocab_size;
-  if (overrides.n_vocab && *overrides.n_vocab != vocab) {
+  if (settings.n_vocab && *settings.n_vocab != vocab) {
     return InvalidArgument(
         fmt::format("tokenizer.n_vocab_override: {} is not the model's number of tokens, {}, which "
                     "is read from the model; leave the key out",
-                    *overrides.n_vocab, vocab));
+                    *settings.n_vocab, vocab));
   }
   TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, TokenizerFolder(session));
   TextModel model;
   TANDEM_ASSIGN_OR_RETURN(model.codec,
-                          serve::LoadTextCodec(folder, vocab, overrides.tokenizer_config));
+                          serve::LoadTextCodec(folder, vocab,
+                                               {.config_overrides = settings.tokenizer_config,
+                                                .grammars = settings.grammars}));
   TANDEM_RETURN_IF_ERROR(CheckDraft(folder, session));
   TANDEM_ASSIGN_OR_RETURN(model.defaults, serve::LoadGenerationDefaults(folder));
   return model;

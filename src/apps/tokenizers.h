@@ -19,16 +19,17 @@ struct TextModel {
   serve::GenerationDefaults defaults;
 };
 
-// What an operator says of the text side instead of the model's files.
-struct TextOverrides {
+// What an operator says of the text side.
+struct TextSettings {
   std::string tokenizer_config;    // Tokenizer::Options::config_overrides
   std::optional<int64_t> n_vocab;  // the model's number of tokens, which is compared
+  GrammarLimits grammars;
 };
 
 // From --tokenizer_dir, or the target's folder. INVALID_ARGUMENT when the tokenizer has ordinary
 // tokens that a model has no row for, when the draft's tokenizer gives other ids than the target's,
-// when a dummy model comes without a tokenizer, or when `overrides` name another vocabulary. Other
+// when a dummy model comes without a tokenizer, or when `settings` name another vocabulary. Other
 // differences between the two vocabularies are logged.
-Result<TextModel> OpenTextModel(const Session& session, const TextOverrides& overrides = {});
+Result<TextModel> OpenTextModel(const Session& session, const TextSettings& settings = {});
 
 }  // namespace tandem::apps

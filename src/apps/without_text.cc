@@ -21,6 +21,11 @@ Result<std::vector<Request>> DictionaryQuestions(const Session&, size_t) {
   return Unimplemented("this build has no tokenizer: give --input_len to bench with token ids");
 }
 
+Result<std::vector<std::shared_ptr<const TokenConstraint>>> DummyGrammars(
+    const Session&, std::span<const Request>) {
+  return Unimplemented("this build has no grammars: use a full build for bench --grammar");
+}
+
 Status BenchServe(const BenchOptions&, const OptionValues&, Console&) {
   return Unimplemented("this build has no HTTP client: use a full build for bench serve");
 }

@@ -114,6 +114,9 @@ struct ItemMasks {
   int32_t first = 0;
   int32_t count = 0;
   int32_t dead_end = 0;  // no token may be drawn in row `count`
+  // 1: the masks from row `count` on are not ready. The rows before it are drawn; if there are none
+  // nothing is, and the next step computes the last known token once more.
+  int32_t late = 0;
 };
 
 struct RoundHeader {

@@ -310,15 +310,16 @@ TANDEM_HOST_DEVICE inline bool ByProbability(const Round& round, const RowRange&
   return range.num_logits > 1 && round.items[range.item].by_probability != 0;
 }
 
-// Ends the range at a row where no token may be drawn. If that is the first row it is a fault;
-// after drafts the same row comes again as the first row of a later step, if the drafts are
-// accepted.
+// Ends the range at a row where no token may be drawn, or whose mask is not ready. After drafts the
+// same row comes again as the first row of a later step, if the drafts are accepted; if it is the
+// first row and no token may be drawn, that is a fault.
 TANDEM_HOST_DEVICE inline void CheckMasks(const Round& round, RowRange& range) {
   if (range.num_logits == 0 || round.items[range.item].constrained == 0) return;
   const ItemMasks& masks = round.item_masks[range.item];
-  if (masks.dead_end == 0) return;
+  if (masks.dead_end == 0 && masks.late == 0) return;
   range.num_logits = Smaller(range.num_logits, masks.count);
-  if (masks.count == 0) round.slots.records[range.slot].fault = kFaultNoTokenAllowed;
+  if (masks.dead_end != 0 && masks.count == 0)
+    round.slots.records[range.slot].fault = kFaultNoTokenAllowed;
 }
 
 // Row i of the rows of a sequence that the target draws from.
@@ -392,6 +393,14 @@ TANDEM_HOST_DEVICE inline bool Emit(const SlotArrays& slots, int32_t slot, int32
   return !end;
 }
 
+// The range would have drawn, but its first mask was not ready.
+TANDEM_HOST_DEVICE inline bool IsPutOff(const Round& round, const RowRange& range) {
+  const RoundItem& item = round.items[range.item];
+  if (range.num_rows == 0 || item.samples == 0 || item.constrained == 0) return false;
+  const ItemMasks& masks = round.item_masks[range.item];
+  return masks.late != 0 && masks.dead_end == 0 && masks.count == 0;
+}
+
 // Emits the accepted drafts and the token after them. logits: [num_logits, vocab] of the pass.
 TANDEM_HOST_DEVICE inline RoundResult AcceptTokens(const Round& round, const RowRange& range,
                                                    const float* logits) {
@@ -425,6 +434,10 @@ TANDEM_HOST_DEVICE inline RoundResult AcceptTokens(const Round& round, const Row
     if (end_held) result.proposed = result.accepted;
     record.computed[0] = record.known - 1;
     record.computed[1] = Smaller(record.draft_reach, known + result.accepted);
+  } else if (IsPutOff(round, range)) {
+    // Both models compute the last known token again, to draw after it.
+    record.computed[0] = known - 1;
+    record.computed[1] = Smaller(record.draft_reach, known - 1);
   }
   if (record.fault != kFaultNone) record.ended = 1;
   result.computed[0] = record.computed[0];

@@ -273,9 +273,9 @@ class RoundTrafficTest : public RoundTest {
     for (Seq& seq : seqs) {
       if (plan_[static_cast<size_t>(seq.item)].constrained == 0) continue;
       const ItemMasks& masks = arena_->Host(item_masks_)[seq.item];
-      if (masks.dead_end == 0 || seq.logits == 0) continue;
+      if ((masks.dead_end == 0 && masks.late == 0) || seq.logits == 0) continue;
       seq.logits = std::min(seq.logits, masks.count);
-      if (seq.logits == 0) At(seq.slot).fault = kFaultNoTokenAllowed;
+      if (seq.logits == 0 && masks.dead_end != 0) At(seq.slot).fault = kFaultNoTokenAllowed;
     }
     ops().LayTargetSamples(round_, bounds, logits_);
     arena_->Pull();
@@ -432,6 +432,11 @@ class RoundTrafficTest : public RoundTest {
         if (end_held) proposed = emitted - 1;
         slot.computed = {slot.known() - 1, std::min(slot.reach, known + emitted - 1)};
       }
+      const ItemMasks& masks = arena_->Host(item_masks_)[i];
+      const bool is_late = masks.late != 0 && masks.dead_end == 0 && masks.count == 0;
+      if (seq.rows > 0 && plan_[i].samples != 0 && plan_[i].constrained != 0 && is_late) {
+        slot.computed = {known - 1, std::min(slot.reach, known - 1)};
+      }
       const RoundResult& result = arena_->Host(round_.results)[i];
       ASSERT_EQ(result.slot, seq.slot);
       ASSERT_EQ(result.num_tokens, emitted);
@@ -481,7 +486,8 @@ class RoundTrafficTest : public RoundTest {
         plan_[i].constrained = 1;
         arena_->Host(item_masks_)[i] = {.first = Random(0, num_slots - 1),
                                         .count = Random(0, 1 + kMaxDrafts),
-                                        .dead_end = Random(0, 1)};
+                                        .dead_end = Random(0, 1),
+                                        .late = Random(0, 1)};
       }
       arena_->Push(item_masks_, num_slots);
       Apply();

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "base/log.h"
@@ -195,7 +196,7 @@ void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
   init.sampling = sequence.request().sampling;
   init.sampling.seed = sequence.open->seed;
   init.sampling.choice = static_cast<uint32_t>(sequence.choice);
-  executor_->AddSequence(sequence.slot, init, sequence.constraint.get());
+  executor_->AddSequence(sequence.slot, init, sequence.constraint);
 }
 
 // ---- Commit ----
@@ -256,7 +257,11 @@ void EngineLoop::TakeLogits(Sequence& sequence, const SequencePlan& planned,
   };
   const int32_t context = planned.keeps_context ? planned.target_tokens : 0;
   for (int32_t i = 0; i < context; ++i) {
-    if (sequence.request().return_context_logits) sequence.context_logits.push_back(row(i));
+    // A draw that was put off computes the last token again.
+    const bool is_complete = std::ssize(sequence.context_logits) == sequence.prompt_tokens();
+    if (sequence.request().return_context_logits && !is_complete) {
+      sequence.context_logits.push_back(row(i));
+    }
     if (sequence.request().num_prompt_logprobs >= 0) ScorePrompt(sequence, logits(i));
   }
   if (!planned.keeps_drawn) return;

@@ -52,6 +52,7 @@ struct EngineOptions {
   int32_t max_draft_len = 8;
   int32_t lookup_ngram =
       0;  // > 0: n-gram lookup drafts from the sequence's own history, tried first
+  bool draft_forced = false;      // tokens that a constraint forces, before the draft model
   bool ratio_acceptance = false;  // ratio rule (use_logits) instead of token match
   ExecutorKind executor = ExecutorKind::kAuto;
   uint64_t seed = 0;  // 0: from the system; the source of seeds for requests without one

@@ -42,12 +42,20 @@ Status CheckOptions(const EngineOptions& options) {
   return {};
 }
 
+// A device's drafts are made before the host knows what a constraint forces, and by the ratio rule
+// a draft needs a distribution.
+bool DraftsForced(const EngineOptions& options, const ops::Backend& backend) {
+  return options.draft_forced && !options.ratio_acceptance && !OnDevice(options, backend);
+}
+
 // Effects of options and models on each other: without a source of drafts there is no drafting, a
 // step has a row for every sequence, a prompt whose tokens see each other is computed at once, and
 // rows are only bounded where prompts may be split.
-EngineOptions Effective(EngineOptions options, const ModelSpec& target, const ModelMemory& draft) {
+EngineOptions Effective(EngineOptions options, const ModelSpec& target, const ModelMemory& draft,
+                        const ops::Backend& backend) {
   if (target.prefix.start_id >= 0) options.enable_chunked_prefill = false;
-  if (!UsesDraft(options, draft) && options.lookup_ngram == 0) {
+  options.draft_forced = DraftsForced(options, backend);
+  if (!UsesDraft(options, draft) && options.lookup_ngram == 0 && !options.draft_forced) {
     options.draft_mode = DraftMode::kOff;
   }
   // What cannot come back need not be kept.
@@ -93,6 +101,7 @@ SchedulerLimits MakeSchedulerLimits(const EngineOptions& options, int32_t draft_
   limits.draft_model = draft_max_positions > 0;
   limits.draft_max_positions = draft_max_positions;
   limits.drafts_constrained = DraftsConstrained(options, backend);
+  limits.drafts_unconstrained = limits.draft_model || options.lookup_ngram > 0;
   return limits;
 }
 
@@ -102,6 +111,7 @@ ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const StepLimits
   config.max_seq_len = options.max_seq_len;
   config.block_tokens = options.block_tokens;
   config.lookup_ngram = options.lookup_ngram;
+  config.draft_forced = DraftsForced(options, backend);
   config.ratio_acceptance = options.ratio_acceptance;
   config.takes_logits = options.max_logits_bytes > 0;
   config.on_host = !OnDevice(options, backend);
@@ -117,7 +127,7 @@ Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, Mo
   }
   EnginePlan plan;
   EngineOptions& options = plan.options;
-  options = Effective(asked, *target.spec, draft);
+  options = Effective(asked, *target.spec, draft, backend);
   if (!UsesDraft(options, draft)) draft = {};
   plan.limits = MakeSchedulerLimits(options, static_cast<int32_t>(draft.max_positions), backend);
 

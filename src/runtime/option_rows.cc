@@ -187,6 +187,11 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
            .group = kSpeculation,
            .min = 0,
            .max = 16}),
+      Sets<&EngineOptions::draft_forced>(
+          {.name = "draft_forced",
+           .meaning = "Before the draft model is asked, draft the tokens that a grammar forces "
+                      "(on a CPU, and not with --use_draft_logits)",
+           .group = kSpeculation}),
       Sets<&EngineOptions::ratio_acceptance>(
           {.name = "use_draft_logits",
            .meaning = "Accept drafts by the ratio of probabilities instead of by equal tokens",

@@ -11,16 +11,20 @@ Status NotAdmitted() { return InvalidArgument("the grammar does not admit the ou
 }  // namespace
 
 Result<std::unique_ptr<GrammarConstraint>> GrammarConstraint::Create(
-    std::shared_ptr<const GrammarState> start,
-    std::shared_ptr<const std::vector<int32_t>> end_ids) {
+    std::shared_ptr<const GrammarState> start, std::shared_ptr<const std::vector<int32_t>> end_ids,
+    std::shared_ptr<const Tokenizer> tokenizer) {
   TANDEM_ASSIGN_OR_RETURN(GrammarState state, start->Clone());
-  return std::unique_ptr<GrammarConstraint>(
-      new GrammarConstraint(std::move(start), std::move(state), std::move(end_ids)));
+  return std::unique_ptr<GrammarConstraint>(new GrammarConstraint(
+      std::move(start), std::move(state), std::move(end_ids), std::move(tokenizer)));
 }
 
 GrammarConstraint::GrammarConstraint(std::shared_ptr<const GrammarState> start, GrammarState state,
-                                     std::shared_ptr<const std::vector<int32_t>> end_ids)
-    : start_(std::move(start)), end_ids_(std::move(end_ids)), state_(std::move(state)) {}
+                                     std::shared_ptr<const std::vector<int32_t>> end_ids,
+                                     std::shared_ptr<const Tokenizer> tokenizer)
+    : start_(std::move(start)),
+      end_ids_(std::move(end_ids)),
+      tokenizer_(std::move(tokenizer)),
+      state_(std::move(state)) {}
 
 void GrammarConstraint::FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) {
   const size_t at = ahead.size();
@@ -66,6 +70,40 @@ void GrammarConstraint::Commit(const int32_t* tokens, int32_t num_tokens) {
   num_masks_ = 0;
 }
 
+std::vector<int32_t> GrammarConstraint::Forced() {
+  if (tokenizer_ == nullptr || !MoveTo({}).ok()) return {};
+  const Result<std::string> forced = state_.Forced();
+  if (!forced.ok()) {
+    broken_ = true;
+    return {};
+  }
+  return forced->empty() ? std::vector<int32_t>() : Spell(*forced);
+}
+
+// The tokens that models prefer for the text that follows what is taken: those that the tokenizer
+// makes of it behind the last token. The last of them may cut a word that goes on.
+std::vector<int32_t> GrammarConstraint::Spell(std::string_view text) const {
+  std::string whole;
+  if (!taken_.empty()) whole = tokenizer_->TokenBytes(taken_.back());
+  const size_t begin = whole.size();
+  whole += text;
+  const Result<std::vector<int32_t>> tokens = tokenizer_->Encode(whole, false);
+  std::vector<int32_t> spelled;
+  if (!tokens.ok()) return spelled;  // not whole characters
+  size_t at = 0;
+  for (const int32_t token : *tokens) {
+    // A space that the tokenizer puts before a text belongs to the last token.
+    const bool is_first = at == 0 && begin > 0;
+    const std::string_view bytes =
+        is_first ? tokenizer_->FirstBytes(token) : tokenizer_->TokenBytes(token);
+    const bool fits = !bytes.empty() && std::string_view(whole).substr(at).starts_with(bytes);
+    if (!fits || (at < begin && at + bytes.size() > begin)) break;
+    if (at >= begin) spelled.push_back(token);
+    at += bytes.size();
+  }
+  return spelled;
+}
+
 Status GrammarConstraint::AtDeadEnd() {
   if (!failure_.ok()) return failure_;
   TANDEM_RETURN_IF_ERROR(MoveTo({}));
@@ -76,8 +114,8 @@ std::unique_ptr<TokenConstraint> GrammarConstraint::Clone() const {
   Result<GrammarState> state = broken_ ? Result<GrammarState>(NotAdmitted()) : state_.Clone();
   // Without a state of its own the copy makes one from the start.
   const bool broken = !state.ok();
-  std::unique_ptr<GrammarConstraint> copy(
-      new GrammarConstraint(start_, broken ? GrammarState(nullptr) : *std::move(state), end_ids_));
+  std::unique_ptr<GrammarConstraint> copy(new GrammarConstraint(
+      start_, broken ? GrammarState(nullptr) : *std::move(state), end_ids_, tokenizer_));
   copy->taken_ = taken_;
   copy->committed_ = committed_;
   copy->broken_ = broken;

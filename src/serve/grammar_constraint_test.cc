@@ -21,7 +21,7 @@ class GrammarConstraintTest : public testing::Test {
     const auto ends = tokenizer_->EosIds();
     return GrammarConstraint::Create(
                set->Compile(kind, text).value(),
-               std::make_shared<const std::vector<int32_t>>(ends.begin(), ends.end()))
+               std::make_shared<const std::vector<int32_t>>(ends.begin(), ends.end()), tokenizer_)
         .value();
   }
   std::vector<int32_t> Tokens(std::string_view text) {
@@ -80,6 +80,33 @@ TEST_F(GrammarConstraintTest, MasksAreEqualWithAndWithoutDrafts) {
     at += taken;
     if (most == 0) Commit(*drafted, std::span(tokens).subspan(at++, 1));
   }
+}
+
+TEST_F(GrammarConstraintTest, ForcedTextIsSpelledAsTheTokenizerSpellsIt) {
+  const std::string text = R"({"first_name":"x","second_name":"y"})";
+  const auto schema = R"({"type": "object", "properties": {"first_name": {"const": "x"},
+      "second_name": {"enum": ["y", "z"]}}, "required": ["first_name", "second_name"],
+      "additionalProperties": false, "x-guidance": {"whitespace_flexible": false}})";
+  const auto constraint = Make(GrammarKind::kJsonSchema, schema);
+  const auto plain = Make(GrammarKind::kJsonSchema, schema);
+  std::string written;
+  int forced = 0;
+  for (const int32_t token : Tokens(text)) {
+    std::string ahead;
+    for (const int32_t next : constraint->Forced()) ahead += tokenizer_->TokenBytes(next);
+    EXPECT_EQ(ahead, text.substr(written.size()).substr(0, ahead.size()));
+    forced += ahead.empty() ? 0 : 1;
+    // Asking changes no mask.
+    EXPECT_EQ(MaskOf(*constraint, {}), MaskOf(*plain, {})) << written;
+    EXPECT_EQ(MaskOf(*constraint, std::span(&token, 1)), MaskOf(*plain, std::span(&token, 1)));
+    EXPECT_EQ(constraint->Clone()->Forced(), constraint->Forced());
+    written += tokenizer_->TokenBytes(token);
+    constraint->Commit(&token, 1);
+    plain->Commit(&token, 1);
+  }
+  EXPECT_GT(forced, 3);
+  EXPECT_TRUE(constraint->Forced().empty()) << "it is whole";
+  EXPECT_TRUE(Make(GrammarKind::kRegex, "[ab]+")->Forced().empty());
 }
 
 TEST_F(GrammarConstraintTest, AWholeOutputEndsAtADeadEnd) {

@@ -124,8 +124,8 @@ class ModelTextCodec final : public TextCodec {
                             grammars_->Compile(grammar.kind, grammar.text));
     TANDEM_ASSIGN_OR_RETURN(
         std::unique_ptr<GrammarConstraint> constraint,
-        GrammarConstraint::Create(std::move(start),
-                                  std::make_shared<const std::vector<int32_t>>(end_ids)));
+        GrammarConstraint::Create(
+            std::move(start), std::make_shared<const std::vector<int32_t>>(end_ids), tokenizer_));
     return std::shared_ptr<const TokenConstraint>(std::move(constraint));
   }
 
@@ -154,22 +154,23 @@ class ModelTextCodec final : public TextCodec {
 
 Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& model_dir,
                                                  int64_t model_vocab,
-                                                 const std::string& config_overrides) {
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<Tokenizer> tokenizer,
-                          Tokenizer::Load(model_dir, {.config_overrides = config_overrides}));
+                                                 const TextCodecOptions& options) {
+  TANDEM_ASSIGN_OR_RETURN(
+      std::shared_ptr<Tokenizer> tokenizer,
+      Tokenizer::Load(model_dir, {.config_overrides = options.config_overrides}));
   if (const Status fits = tokenizer->FitsVocabulary(model_vocab); !fits.ok()) {
     return fits.Annotate(model_dir.string());
   }
   std::shared_ptr<const ChatTemplate> chat;
   Result<std::shared_ptr<const ChatTemplate>> loaded =
-      ChatTemplate::FromModelDir(model_dir, tokenizer, config_overrides);
+      ChatTemplate::FromModelDir(model_dir, tokenizer, options.config_overrides);
   if (loaded.ok()) {
     chat = *std::move(loaded);
   } else if (loaded.status().code() != Code::kNotFound) {
     return loaded.status();
   }
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<GrammarSet> grammars,
-                          GrammarSet::Create(*tokenizer, model_vocab));
+                          GrammarSet::Create(*tokenizer, model_vocab, options.grammars));
   return std::unique_ptr<TextCodec>(std::make_unique<ModelTextCodec>(
       std::move(tokenizer), std::move(chat), std::move(grammars), model_vocab));
 }

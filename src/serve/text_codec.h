@@ -79,11 +79,15 @@ class TextCodec {
       const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const = 0;
 };
 
+struct TextCodecOptions {
+  std::string config_overrides;  // as Tokenizer::Options
+  GrammarLimits grammars;        // of each grammar
+};
+
 // Reads the tokenizer of a folder and the files next to it, for a model of `model_vocab` tokens.
-// INVALID_ARGUMENT if the model cannot have this tokenizer. `config_overrides` as
-// Tokenizer::Options.
+// INVALID_ARGUMENT if the model cannot have this tokenizer.
 Result<std::unique_ptr<TextCodec>> LoadTextCodec(const std::filesystem::path& model_dir,
                                                  int64_t model_vocab,
-                                                 const std::string& config_overrides = {});
+                                                 const TextCodecOptions& options = {});
 
 }  // namespace tandem::serve

@@ -63,6 +63,14 @@ Status GrammarState::RollBack(size_t count) {
   return ToStatus(tandem_text_matcher_roll_back(handle_, count, error.out()), error);
 }
 
+Result<std::string> GrammarState::Forced() {
+  OwnedBuffer bytes;
+  OwnedBuffer error;
+  TANDEM_RETURN_IF_ERROR(
+      ToStatus(tandem_text_matcher_forced(handle_, bytes.out(), error.out()), error));
+  return bytes.ToString();
+}
+
 bool GrammarState::IsAccepting() { return tandem_text_matcher_is_accepting(handle_); }
 
 size_t GrammarState::Bytes() const { return tandem_text_matcher_bytes(handle_); }
@@ -78,7 +86,8 @@ Result<std::shared_ptr<GrammarSet>> GrammarSet::Create(const Tokenizer& tokenize
                                       .step_lexer_fuel = limits.step_lexer_fuel,
                                       .step_max_items = limits.step_max_items,
                                       .max_lexer_states = limits.max_lexer_states,
-                                      .max_grammar_size = limits.max_grammar_size};
+                                      .max_grammar_size = limits.max_grammar_size,
+                                      .log_level = limits.log_level};
   ::GrammarCompiler* handle = nullptr;
   OwnedBuffer error;
   TANDEM_RETURN_IF_ERROR(ToStatus(

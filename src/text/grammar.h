@@ -42,6 +42,8 @@ struct GrammarLimits {
   uint64_t step_max_items = 50'000;         // parser items of a mask
   uint64_t max_lexer_states = 250'000;      // 1 to 2 KB each
   uint64_t max_grammar_size = 500'000;      // symbols in rules
+  // What llguidance writes to the standard error. 0: nothing, 1: its warnings, 2: every step.
+  uint32_t log_level = 0;
 };
 
 class GrammarState {
@@ -62,6 +64,8 @@ class GrammarState {
   Result<size_t> Advance(std::span<const int32_t> tokens);
   // Undoes the last `count` tokens taken.
   Status RollBack(size_t count);
+  // The bytes that must follow, if there is only one text: not always whole characters.
+  Result<std::string> Forced();
   // Whether the output may end here.
   bool IsAccepting();
   // Memory of the compiled grammar, which copies share.

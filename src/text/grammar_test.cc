@@ -91,6 +91,7 @@ TEST(GrammarLimits, AreThoseOfTheLibrary) {
   EXPECT_EQ(ours.step_max_items, theirs.step_max_items);
   EXPECT_EQ(ours.max_lexer_states, theirs.max_lexer_states);
   EXPECT_EQ(ours.max_grammar_size, theirs.max_grammar_size);
+  EXPECT_EQ(ours.log_level, theirs.log_level);
 }
 
 TEST_F(GrammarTest, ManyThreadsMayCompileAndCopy) {

@@ -634,6 +634,18 @@ class VerbsTest(unittest.TestCase):
         )
         self.assertEqual((throughput["requests"], throughput["concurrency"]), (4, 2))
         self.assertEqual(throughput["plain"]["output_tokens"], 16)
+        with tempfile.TemporaryDirectory() as folder:
+            vocab = json.loads((PAIR / "draft/config.json").read_text())["vocab_size"]
+            subprocess.run([sys.executable, REPOSITORY / "bench/tokenizer.py", str(vocab), folder], check=True)
+            constrained = json.loads(
+                tandem(
+                    "bench", "throughput", *load, *short, "--input_len", 16, "--max_batch_size", 2,
+                    "--draft_dummy", PAIR / "draft/config.json", "--grammar", "--tokenizer_dir", folder, "--runs", 1,
+                ).stdout
+            )  # fmt: skip
+        self.assertEqual(constrained["plain_grammar"]["output_tokens"], 16)
+        self.assertGreater(constrained["grammar_ratio"], 0)
+        self.assertGreater(constrained["speedup_grammar"], 0)
         latency = json.loads(
             tandem("bench", "latency", *load, *short, "--runs", 1, "--input_len", "16,32", "--batch", "1,2").stdout
         )
@@ -651,6 +663,7 @@ class VerbsTest(unittest.TestCase):
             (["speculative"], "--dummy and --draft_dummy"),
             (["ttft", "--input_len", "0,16"], "--input_len: a prompt of 0 tokens"),
             (["throughput", "--window", 1], "--window: needs --input_len"),
+            (["throughput", "--grammar", "--num_requests", 1, "--output_len", 2], "--grammar: needs --dummy"),
             (["serve", "--url", "http://x:abc"], '--url: "x:abc" has no valid port'),
         ]:
             done = tandem("bench", *arguments, check=False)

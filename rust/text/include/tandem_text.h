@@ -71,7 +71,8 @@ typedef struct TandemTextTokenizerInfo {
   size_t eos_count;
 } TandemTextTokenizerInfo;
 
-// What one grammar may cost: the bytes of its text, then llguidance's ParserLimits.
+// What one grammar may cost: the bytes of its text, then llguidance's ParserLimits; and what
+// llguidance writes to the standard error.
 typedef struct TandemTextGrammarLimits {
   uint64_t max_text_bytes;
   uint64_t max_items_in_row;    // branches of an unambiguous grammar
@@ -80,6 +81,7 @@ typedef struct TandemTextGrammarLimits {
   uint64_t step_max_items;      // parser items of a mask; 20,000 take a millisecond
   uint64_t max_lexer_states;    // 1 to 2 KB each
   uint64_t max_grammar_size;    // symbols in rules
+  uint32_t log_level;           // 0: nothing, 1: warnings, 2: every step
 } TandemTextGrammarLimits;
 
 void tandem_text_buffer_free(TandemTextBuffer buffer);
@@ -161,6 +163,9 @@ uint32_t tandem_text_matcher_advance(GrammarMatcher* matcher, const uint32_t* to
 // Undoes the last `count` tokens taken.
 uint32_t tandem_text_matcher_roll_back(GrammarMatcher* matcher, size_t count,
                                        TandemTextBuffer* error);
+// The text that must follow, if there is only one: its first bytes, not always whole characters.
+uint32_t tandem_text_matcher_forced(GrammarMatcher* matcher, TandemTextBuffer* out,
+                                    TandemTextBuffer* error);
 // Whether the output must end here: nothing may follow.
 bool tandem_text_matcher_is_complete(const GrammarMatcher* matcher);
 // Whether the output may end here.

@@ -56,6 +56,7 @@ pub struct TandemTextGrammarLimits {
     step_max_items: u64,
     max_lexer_states: u64,
     max_grammar_size: u64,
+    log_level: u32,
 }
 
 impl TandemTextView {
@@ -94,12 +95,16 @@ impl TandemTextIds {
 }
 
 impl TandemTextBuffer {
-    fn from_string(text: String) -> Self {
-        let bytes = Box::leak(text.into_bytes().into_boxed_slice());
+    fn of(bytes: Vec<u8>) -> Self {
+        let bytes = Box::leak(bytes.into_boxed_slice());
         Self {
             data: bytes.as_mut_ptr(),
             len: bytes.len(),
         }
+    }
+
+    fn from_string(text: String) -> Self {
+        Self::of(text.into_bytes())
     }
 }
 
@@ -412,6 +417,7 @@ pub unsafe extern "C" fn tandem_text_grammar_default_limits(out: *mut TandemText
         step_max_items: limits.step_max_items,
         max_lexer_states: limits.max_lexer_states,
         max_grammar_size: limits.max_grammar_size,
+        log_level: limits.log_level,
     });
 }
 
@@ -435,6 +441,7 @@ pub unsafe extern "C" fn tandem_text_grammar_compiler_new(
             step_max_items: limits.step_max_items,
             max_lexer_states: limits.max_lexer_states,
             max_grammar_size: limits.max_grammar_size,
+            log_level: limits.log_level,
         };
         let compiler = GrammarCompiler::new(&*tokenizer, vocab_size, limits);
         out.write(Box::into_raw(Box::new(compiler)));
@@ -534,6 +541,20 @@ pub unsafe extern "C" fn tandem_text_matcher_roll_back(
     error: *mut TandemTextBuffer,
 ) -> u32 {
     guarded(error, || (*matcher).roll_back(count))
+}
+
+/// # Safety
+/// `matcher` must be live and used by no other thread; `out` and `error` writable.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_matcher_forced(
+    matcher: *mut GrammarMatcher,
+    out: *mut TandemTextBuffer,
+    error: *mut TandemTextBuffer,
+) -> u32 {
+    guarded(error, || {
+        out.write(TandemTextBuffer::of((*matcher).forced()));
+        Ok(())
+    })
 }
 
 /// # Safety

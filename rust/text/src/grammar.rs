@@ -18,6 +18,7 @@ use toktrie::{
 use crate::error::{Error, ErrorCode, Result};
 use crate::gbnf;
 use crate::sandbox::{self, Allowance, Strays};
+use crate::schema::{by_keyword, check_overlaps, check_schema};
 use crate::tokenizer::TextTokenizer;
 
 /// Keep in step with `TandemTextGrammarKind` of the C header (a test compares them).
@@ -75,7 +76,7 @@ impl GrammarKind {
     }
 }
 
-/// What one grammar may cost. The defaults of the last six are llguidance's.
+/// What one grammar may cost. The defaults of those after the text are llguidance's.
 #[derive(Debug, Clone)]
 pub struct GrammarLimits {
     pub max_text_bytes: u64,
@@ -85,6 +86,8 @@ pub struct GrammarLimits {
     pub step_max_items: u64,
     pub max_lexer_states: u64,
     pub max_grammar_size: u64,
+    /// What llguidance writes to the standard error: nothing, its warnings, or every step.
+    pub log_level: u32,
 }
 
 impl Default for GrammarLimits {
@@ -98,6 +101,7 @@ impl Default for GrammarLimits {
             step_max_items: llguidance.step_max_items as u64,
             max_lexer_states: llguidance.max_lexer_states as u64,
             max_grammar_size: llguidance.max_grammar_size as u64,
+            log_level: 0,
         }
     }
 }
@@ -119,9 +123,7 @@ impl GrammarLimits {
 
 /// Bytes of a regular expression and of a grammar in Lark. llguidance's time and memory grow with the
 /// square of their optional parts, and its fuel does not count them.
-const MAX_REGEX_BYTES: usize = 16 << 10;
-/// Sum of all `minItems` and `maxItems` of a schema: llguidance writes a rule for each item.
-const MAX_ITEMS: f64 = 20_000.0;
+pub(crate) const MAX_REGEX_BYTES: usize = 16 << 10;
 /// Blanks after each other in JSON: an indentation of ten levels.
 const MAX_BLANKS: u16 = 40;
 /// Brackets inside each other in a grammar's text; in JSON serde_json's own limit (127) is lower.
@@ -134,6 +136,8 @@ const COMPILING: Allowance = Allowance {
     stops_at_blocks: false,
     time: Duration::from_secs(2),
 };
+/// More than the drafts of any step.
+const MAX_FORCED_BYTES: usize = 1024;
 /// The trie's limit is 1,024; a longer token is never drawn under a grammar.
 const MAX_TOKEN_BYTES: usize = 1000;
 
@@ -182,7 +186,7 @@ impl GrammarCompiler {
             let slices = llguidance::earley::SlicedBiasComputer::general_slices();
             let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
                 .map_err(|e| format!("{e:#}"))?;
-            factory.quiet();
+            factory.set_stderr_log_level(self.limits.log_level);
             *factory.limits_mut() = self.limits.of_parser();
             Ok(Arc::new(factory))
         });
@@ -265,6 +269,9 @@ fn from_json<T: serde::de::DeserializeOwned>(kind: GrammarKind, text: &str) -> R
 fn schema_of(kind: GrammarKind, text: &str, lenient: bool) -> Result<TopLevelGrammar> {
     let mut schema: Value = from_json(kind, text)?;
     check_schema(&schema)?;
+    if !lenient {
+        check_overlaps(&schema)?;
+    }
     let options = JsonCompileOptions {
         lenient,
         ..JsonCompileOptions::default()
@@ -309,7 +316,7 @@ fn escape(text: &str) -> String {
     pattern
 }
 
-fn too_large(sentence: String) -> Error {
+pub(crate) fn too_large(sentence: String) -> Error {
     Error::new(ErrorCode::ResourceExhausted, sentence)
 }
 
@@ -324,7 +331,7 @@ fn check_size(kind: GrammarKind, text: &str, max_bytes: usize) -> Result<()> {
 }
 
 /// llguidance recurses over brackets, and some of its walks in the threads that fill masks.
-fn check_text(kind: GrammarKind, text: &str, max_bytes: usize) -> Result<()> {
+pub(crate) fn check_text(kind: GrammarKind, text: &str, max_bytes: usize) -> Result<()> {
     let name = kind.name();
     check_size(kind, text, max_bytes)?;
     let mut depth = 0usize;
@@ -356,53 +363,6 @@ fn check_lark(text: &str) -> Result<()> {
     Ok(())
 }
 
-/// What neither llguidance's fuel nor its sizes bound soon enough.
-fn check_schema(schema: &Value) -> Result<()> {
-    let mut open = vec![schema];
-    let mut items = 0.0;
-    while let Some(value) = open.pop() {
-        match value {
-            Value::Array(items) => open.extend(items),
-            Value::Object(members) => {
-                for (key, value) in members {
-                    check_patterns(key, value)?;
-                    items += items_of(key, value);
-                    open.push(value);
-                }
-            }
-            _ => {}
-        }
-        if items > MAX_ITEMS {
-            return Err(too_large(format!(
-                "\"minItems\" and \"maxItems\" of the JSON schema add up to more than {MAX_ITEMS}"
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn items_of(key: &str, value: &Value) -> f64 {
-    match key {
-        "minItems" | "maxItems" => value.as_f64().unwrap_or(0.0),
-        _ => 0.0,
-    }
-}
-
-fn check_patterns(key: &str, value: &Value) -> Result<()> {
-    match (key, value) {
-        ("pattern", Value::String(pattern)) => {
-            check_text(GrammarKind::Regex, pattern, MAX_REGEX_BYTES)?;
-        }
-        ("patternProperties", Value::Object(members)) => {
-            for pattern in members.keys() {
-                check_text(GrammarKind::Regex, pattern, MAX_REGEX_BYTES)?;
-            }
-        }
-        _ => {}
-    }
-    Ok(())
-}
-
 /// llguidance's message as our sentence, without its dumps of state.
 fn refusal(kind: GrammarKind, message: &str) -> Error {
     let message = without_dumps(message);
@@ -416,7 +376,10 @@ fn refusal(kind: GrammarKind, message: &str) -> Error {
             "the {noun} {keys} of the JSON schema {verb} not supported"
         ));
     }
-    Error::invalid(format!("the {} is not supported: {message}", kind.name()))
+    match kind.is_json().then(|| by_keyword(message)).flatten() {
+        Some(sentence) => Error::invalid(sentence),
+        None => Error::invalid(format!("the {} is not supported: {message}", kind.name())),
+    }
 }
 
 fn without_dumps(message: &str) -> &str {
@@ -508,6 +471,21 @@ impl GrammarMatcher {
             blanks.pop(count);
         }
         self.matcher.rollback(count).map_err(stuck)
+    }
+
+    /// The text that must follow, if there is only one; at most `MAX_FORCED_BYTES` of it. No spelling
+    /// in tokens is meant, and masks stay what they are.
+    pub fn forced(&mut self) -> Vec<u8> {
+        if self.is_complete() {
+            return Vec::new();
+        }
+        let mut bytes = self.matcher.compute_ff_bytes();
+        // A token that the grammar names is no text.
+        let end = bytes
+            .iter()
+            .position(|byte| *byte == TokTrie::SPECIAL_TOKEN_MARKER);
+        bytes.truncate(end.unwrap_or(bytes.len()).min(MAX_FORCED_BYTES));
+        bytes
     }
 
     /// Whether the output may end here.

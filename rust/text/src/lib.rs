@@ -13,6 +13,7 @@ mod json5_text;
 mod model;
 mod model_folder;
 mod sandbox;
+mod schema;
 mod sentencepiece;
 mod sources;
 mod split;

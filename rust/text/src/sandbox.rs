@@ -306,7 +306,8 @@ impl Account {
         self.blocks_left.set(if allowed.stops_at_blocks {
             MAX_BLOCKS
         } else {
-            i64::MAX
+            // Not the largest number: what was made outside may be given back in here.
+            i64::MAX / 2
         });
         self.grace.set(if allowed.stops_at_blocks {
             GRACE

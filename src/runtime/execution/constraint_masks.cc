@@ -1,43 +1,42 @@
 #include "runtime/execution/constraint_masks.h"
 
 #include <algorithm>
-#include <atomic>
-#include <system_error>
-#include <thread>
+#include <utility>
 
 #include "ops/round_rules.h"
-#include "ops/sample_rules.h"
 
 namespace tandem {
-namespace {
-
-// A grammar's mask for 131,072 tokens takes some 20 us, at times a hundred times as long.
-constexpr unsigned kMaxThreads = 8;
-
-std::unique_ptr<ThreadPool> MakePool() {
-  const unsigned cores = std::max(std::thread::hardware_concurrency(), 1u);
-  try {
-    return std::make_unique<ThreadPool>(static_cast<int>(std::min(cores, kMaxThreads)),
-                                        /*pin=*/false);
-  } catch (const std::system_error&) {
-    return std::make_unique<ThreadPool>(1);  // the caller alone
-  }
-}
-
-}  // namespace
 
 ConstraintMasks::ConstraintMasks(const ExecutorConfig& config, const ops::Round& round)
     : round_(round),
+      patience_(config.mask_patience),
       verifies_end_ids_(config.ratio_acceptance && config.on_host),
-      constraints_(static_cast<size_t>(config.max_batch_size)) {
-  if (config.on_host) draft_masks_.resize(constraints_.size() * words());
-  jobs_.reserve(constraints_.size());
-  seqs_.reserve(constraints_.size());
+      slots_(static_cast<size_t>(config.max_batch_size)) {
+  if (config.on_host) {
+    draft_masks_.resize(slots_.size() * static_cast<size_t>(words()));
+    draft_items_.resize(slots_.size());
+  }
+  asked_.reserve(slots_.size());
+  jobs_.reserve(slots_.size());
 }
 
-void ConstraintMasks::Set(int32_t slot, TokenConstraint* constraint) {
-  At(slot) = constraint;
-  if (constraint != nullptr && pool_ == nullptr) pool_ = MakePool();
+void ConstraintMasks::Set(int32_t slot, std::shared_ptr<TokenConstraint> constraint) {
+  std::shared_ptr<MaskJob>& job = JobOf(slot);
+  if (job != nullptr) left_.push_back(std::exchange(job, nullptr));
+  // A paused sequence comes back with the constraint that a thread may still be at.
+  const auto is_its = [&](const auto& left) { return left->IsOf(constraint.get()); };
+  if (constraint != nullptr) {
+    if (threads_ == nullptr) threads_ = std::make_unique<MaskThreads>(slots_.size());
+    const auto found = std::ranges::find_if(left_, is_its);
+    if (found != left_.end()) {
+      job = std::move(*found);
+      left_.erase(found);
+    } else {
+      job = std::make_shared<MaskJob>(std::move(constraint), round_.slots.vocab,
+                                      round_.slots.max_draft_len);
+    }
+  }
+  std::erase_if(left_, [](const auto& left) { return !left->in_use(); });
 }
 
 std::span<const int32_t> ConstraintMasks::DraftsOf(int32_t slot,
@@ -46,67 +45,132 @@ std::span<const int32_t> ConstraintMasks::DraftsOf(int32_t slot,
           static_cast<size_t>(drafts.records[slot].num_drafts)};
 }
 
-std::span<uint32_t> ConstraintMasks::DraftMask(int32_t seq) {
-  return std::span(draft_masks_).subspan(static_cast<size_t>(seq) * words(), words());
+// The drafts that masks are needed after. Only the ratio rule verifies end ids, and under
+// constraints only on the host. Of a sequence that is late only the first row is drawn.
+std::span<const int32_t> ConstraintMasks::FollowedDrafts(int32_t slot,
+                                                         const DeviceMemory::HostDrafts& host) {
+  const std::span<const int32_t> drafts = DraftsOf(slot, host);
+  if (JobOf(slot)->was_late()) return drafts.first(0);
+  if (!verifies_end_ids_) return drafts;
+  const auto end = std::ranges::find_if(
+      drafts, [&](int32_t token) { return ops::rules::IsEnd(round_.slots.sampling[slot], token); });
+  return drafts.first(static_cast<size_t>(end - drafts.begin()));
 }
 
-template <typename Fn>
-void ConstraintMasks::ForEach(size_t count, Fn&& fill) {
-  if (count < 2) {
-    if (count == 1) fill(0);
-    return;
+// Makes the masks of jobs_, which have their orders. Marks those in asked_ that are not complete.
+void ConstraintMasks::Make(bool alone, bool others_move) {
+  if (jobs_.empty()) return;
+  if (alone) {
+    // Nobody waits, and no thread has to be woken.
+    for (const std::shared_ptr<MaskJob>& job : jobs_) {
+      job->Run();
+      job->Finish();
+    }
+  } else {
+    threads_->Start(jobs_);
+    for (size_t i = 0; i < jobs_.size(); ++i) {
+      if (asked_[i].waits) threads_->Wait(std::span(jobs_).subspan(i, 1), Nanos(0), true);
+    }
+    threads_->Wait(jobs_, patience_, !others_move);
   }
-  std::atomic<size_t> next = 0;
-  pool_->Run([&](int) {
-    for (size_t i = next++; i < count; i = next++) fill(i);
-  });
-}
-
-// The tokens that may follow the committed tokens and then `ahead`; false if no token may.
-bool ConstraintMasks::FillMask(int32_t slot, std::span<const int32_t> ahead,
-                               std::span<uint32_t> mask) {
-  std::ranges::fill(mask, ~0u);
-  At(slot)->FillMask(ahead, mask);
-  // The bits past the end of the vocabulary belong to no token.
-  const auto in_last_word = static_cast<uint32_t>(round_.slots.vocab % 32);
-  if (in_last_word != 0) mask.back() &= (1u << in_last_word) - 1;
-  return std::ranges::any_of(mask, [](uint32_t word) { return word != 0; });
+  for (size_t i = 0; i < jobs_.size(); ++i) {
+    if (!jobs_[i]->Close()) asked_[i].masks->late = 1;
+  }
 }
 
 // ---- On the host ----
 
 void ConstraintMasks::CutLookUps(const BatchPlan& plan) {
-  const std::span<uint32_t> mask = DraftMask(0);
-  for (const SequencePlan& item : plan.sequences) {
-    if (!Constrains(item.slot)) continue;
+  asked_.clear();
+  jobs_.clear();
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const SequencePlan& item = plan.sequences[i];
+    if (!Constrains(item.slot) || item.sent) continue;
+    const std::shared_ptr<MaskJob>& job = JobOf(item.slot);
     const std::span<const int32_t> drafts = DraftsOf(item.slot, InPlace());
-    size_t kept = 0;
-    while (kept < drafts.size() && FillMask(item.slot, drafts.first(kept), mask) &&
-           ops::IsAllowed(mask.data(), drafts[kept])) {
-      ++kept;
+    if (drafts.empty()) continue;
+    if (job->busy() || job->was_late()) {
+      round_.slots.records[item.slot].num_drafts = 0;
+      continue;
     }
-    round_.slots.records[item.slot].num_drafts = static_cast<int32_t>(kept);
+    const auto seq = static_cast<int32_t>(i);
+    draft_items_[i] = {};
+    // All masks to one place: only their number matters.
+    job->Ask({.ahead = drafts, .masks = &draft_items_[i], .bits = DraftMask(seq)});
+    asked_.push_back({.seq = seq, .slot = item.slot, .masks = &draft_items_[i]});
+    jobs_.push_back(job);
+  }
+  Make(plan.sequences.size() == 1, /*others_move=*/true);
+  for (const Asked& asked : asked_) {
+    // The last mask forbids its draft, or has none after it; without a token there is no mask.
+    const ops::ItemMasks& masks = *asked.masks;
+    const int32_t kept = masks.dead_end != 0 ? masks.count : masks.count - 1;
+    round_.slots.records[asked.slot].num_drafts = std::max(kept, 0);
   }
 }
 
-void ConstraintMasks::MaskDrafts(const ops::PassBounds& bounds) {
-  seqs_.clear();
+void ConstraintMasks::DraftForced(const BatchPlan& plan) {
+  asked_.clear();
+  jobs_.clear();
+  for (size_t i = 0; i < plan.sequences.size(); ++i) {
+    const SequencePlan& item = plan.sequences[i];
+    if (!Constrains(item.slot) || item.sent || item.num_drafts == 0) continue;
+    const std::shared_ptr<MaskJob>& job = JobOf(item.slot);
+    const bool has_ended = round_.slots.records[item.slot].ended != 0;
+    if (has_ended || job->busy() || job->was_late()) continue;
+    draft_items_[i] = {};
+    job->AskForced();
+    asked_.push_back(
+        {.seq = static_cast<int32_t>(i), .slot = item.slot, .masks = &draft_items_[i]});
+    jobs_.push_back(job);
+  }
+  Make(plan.sequences.size() == 1, /*others_move=*/true);
+  for (const Asked& asked : asked_) {
+    if (asked.masks->late != 0) continue;
+    ops::SlotRecord& record = round_.slots.records[asked.slot];
+    const int32_t wanted = ops::rules::DraftsWanted(record, round_.items[asked.seq]);
+    const std::span<const int32_t> forced = JobOf(asked.slot)->forced();
+    const auto count = std::min(static_cast<int32_t>(forced.size()), wanted);
+    const bool has_model = round_.draft.vocab > 0;
+    if (count <= record.num_drafts || (has_model && count < wanted)) continue;
+    record.num_drafts = count;
+    std::ranges::copy(forced.first(static_cast<size_t>(count)),
+                      round_.slots.drafts + int64_t{asked.slot} * round_.slots.max_draft_len);
+  }
+}
+
+void ConstraintMasks::MaskDrafts(const ops::PassBounds& bounds, bool alone) {
+  asked_.clear();
+  jobs_.clear();
+  const auto stop = [this](int32_t seq) {
+    ops::RowRange& range = round_.draft.ranges[seq];
+    round_.draft.samples[range.first_logits] = {};
+    range.num_logits = 0;
+  };
   for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
     const ops::RowRange& range = round_.draft.ranges[seq];
-    if (range.num_logits != 0 && Constrains(range.slot)) seqs_.push_back(seq);
-  }
-  ForEach(seqs_.size(), [this](size_t i) {
-    const int32_t seq = seqs_[i];
-    ops::RowRange& range = round_.draft.ranges[seq];
-    const std::span<uint32_t> mask = DraftMask(seq);
-    ops::SampleRow& row = round_.draft.samples[range.first_logits];
-    if (FillMask(range.slot, DraftsOf(range.slot, InPlace()), mask)) {
-      row.allowed = mask.data();
-    } else {
-      row = {};
-      range.num_logits = 0;
+    if (range.num_logits == 0 || !Constrains(range.slot)) continue;
+    const std::shared_ptr<MaskJob>& job = JobOf(range.slot);
+    if (job->busy() || job->was_late()) {
+      stop(seq);
+      continue;
     }
-  });
+    const std::span<const int32_t> drafts = DraftsOf(range.slot, InPlace());
+    ops::ItemMasks& masks = draft_items_[static_cast<size_t>(seq)];
+    masks = {};
+    job->Ask({.ahead = drafts, .from = drafts.size(), .masks = &masks, .bits = DraftMask(seq)});
+    asked_.push_back({.seq = seq, .slot = range.slot, .masks = &masks});
+    jobs_.push_back(job);
+  }
+  Make(alone, /*others_move=*/true);
+  for (const Asked& asked : asked_) {
+    if (asked.masks->count == 0) {
+      stop(asked.seq);
+      continue;
+    }
+    const ops::RowRange& range = round_.draft.ranges[asked.seq];
+    round_.draft.samples[range.first_logits].allowed = DraftMask(asked.seq);
+  }
 }
 
 // ---- The target's rows ----
@@ -114,34 +178,53 @@ void ConstraintMasks::MaskDrafts(const ops::PassBounds& bounds) {
 int32_t ConstraintMasks::FillTarget(const BatchPlan& plan, const DeviceMemory::HostDrafts& drafts,
                                     const DeviceMemory::HostMasks& masks) {
   int32_t count = 0;
+  asked_.clear();
   jobs_.clear();
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const SequencePlan& item = plan.sequences[i];
     if (!Constrains(item.slot) || !item.samples) continue;
     masks.items[i] = {.first = count};
     if (drafts.records[item.slot].ended != 0) continue;
-    jobs_.push_back({.slot = item.slot, .masks = &masks.items[i]});
+    asked_.push_back({.seq = static_cast<int32_t>(i),
+                      .slot = item.slot,
+                      .masks = &masks.items[i],
+                      .waits = item.sent});
     count += static_cast<int32_t>(DraftsOf(item.slot, drafts).size()) + 1;
   }
-  ForEach(jobs_.size(), [&](size_t i) { FillItem(jobs_[i], drafts, masks.bits); });
+  // Without a mask: prompts, and sequences without a constraint.
+  const bool others_move = asked_.size() < plan.sequences.size();
+  AwaitLeft(others_move);
+  for (const Asked& asked : asked_) {
+    const std::shared_ptr<MaskJob>& job = JobOf(asked.slot);
+    if (job->was_late()) asked.masks->late = 1;  // only its first row is drawn
+    job->Ask({.ahead = FollowedDrafts(asked.slot, drafts),
+              .masks = asked.masks,
+              .bits = masks.bits + asked.masks->first * words(),
+              .stride = words()});
+    jobs_.push_back(job);
+  }
+  Make(plan.sequences.size() == 1, others_move);
   return count;
 }
 
-void ConstraintMasks::FillItem(const Job& job, const DeviceMemory::HostDrafts& host,
-                               uint32_t* bits) {
-  ops::ItemMasks& masks = *job.masks;
-  const std::span<const int32_t> drafts = DraftsOf(job.slot, host);
-  for (size_t i = 0; i <= drafts.size(); ++i) {
-    const std::span mask(bits + int64_t{masks.first + masks.count} * round_.mask_words, words());
-    if (!FillMask(job.slot, drafts.first(i), mask)) {
-      masks.dead_end = 1;
-      return;
-    }
-    ++masks.count;
-    if (i == drafts.size() || !ops::IsAllowed(mask.data(), drafts[i])) return;
-    // Only the ratio rule verifies end ids, and under constraints only on the host.
-    if (verifies_end_ids_ && ops::rules::IsEnd(round_.slots.sampling[job.slot], drafts[i])) return;
+// Takes those out of asked_ whose threads are still at what an earlier step asked. If nothing else
+// moves, waits for one of them.
+void ConstraintMasks::AwaitLeft(bool others_move) {
+  const auto is_busy = [this](const Asked& asked) { return JobOf(asked.slot)->busy(); };
+  if (!others_move && std::ranges::all_of(asked_, is_busy)) {
+    for (const Asked& asked : asked_) jobs_.push_back(JobOf(asked.slot));
+    threads_->Wait(jobs_, Nanos(0), /*least_one=*/true);
+    jobs_.clear();
   }
+  for (const Asked& asked : asked_) {
+    if (!is_busy(asked)) continue;
+    if (asked.waits) {
+      threads_->Wait(std::span(&JobOf(asked.slot), 1), Nanos(0), /*least_one=*/true);
+    } else {
+      asked.masks->late = 1;
+    }
+  }
+  std::erase_if(asked_, [](const Asked& asked) { return asked.masks->late != 0; });
 }
 
 void ConstraintMasks::Commit(const DeviceMemory::HostResults& results, int32_t items) {
@@ -150,8 +233,7 @@ void ConstraintMasks::Commit(const DeviceMemory::HostResults& results, int32_t i
     if (!Constrains(result.slot)) continue;
     // An end id is not part of the output, so the constraint does not get it either.
     for (int32_t t = 0; t < result.num_tokens - result.end_id; ++t) {
-      const int32_t token = results.drawn[result.first_token + t].token;
-      At(result.slot)->Commit(&token, 1);
+      JobOf(result.slot)->Commit(results.drawn[result.first_token + t].token);
     }
   }
 }

@@ -1,9 +1,12 @@
 // ConstraintMasks: the token constraints of the executor's slots and the masks made from them, one
 // bit for each token of the target's vocabulary: for the rows from which the target's tokens are
-// drawn and, on the host, for the draws of drafts. Never waits: the executor calls it when the
-// drafts and results that it reads have reached the host. The masks of several sequences are filled
-// by several threads, each sequence's by one. Owned by the executor; engine thread only. Nothing
-// here allocates after the first constrained sequence.
+// drawn and, on the host, for the draws of drafts. Never waits for a device: the executor calls it
+// when the drafts and results that it reads have reached the host. The masks of several sequences
+// are filled by several threads, each sequence's by one.
+//
+// A step waits for masks only a short time (ExecutorConfig::mask_patience) while other sequences
+// can go on: one whose mask is not ready by then draws nothing in that step, and its thread goes
+// on. Owned by the executor; engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -11,10 +14,10 @@
 #include <span>
 #include <vector>
 
-#include "base/thread_pool.h"
 #include "ops/round.h"
 #include "runtime/execution/device_memory.h"
 #include "runtime/execution/executor_config.h"
+#include "runtime/execution/mask_threads.h"
 #include "runtime/request/request.h"
 #include "runtime/scheduling/batch_plan.h"
 
@@ -26,14 +29,18 @@ class ConstraintMasks {
   ConstraintMasks(const ExecutorConfig& config, const ops::Round& round);
 
   // Null: the slot's sequence has no constraint, or the slot is free.
-  void Set(int32_t slot, TokenConstraint* constraint);
-  bool Constrains(int32_t slot) const { return constraints_[static_cast<size_t>(slot)] != nullptr; }
+  void Set(int32_t slot, std::shared_ptr<TokenConstraint> constraint);
+  bool Constrains(int32_t slot) const { return slots_[static_cast<size_t>(slot)] != nullptr; }
 
   // On the host: removes looked-up drafts that a constraint forbids, and those after them.
   void CutLookUps(const BatchPlan& plan);
+  // On the host: where a constraint forces more tokens than were looked up, those are the drafts;
+  // with a draft model only if they fill the round, because it would draft them too, and more.
+  void DraftForced(const BatchPlan& plan);
   // On the host: the next drafts of constrained sequences are drawn under masks. If no token may
-  // follow, drafting stops before the draw.
-  void MaskDrafts(const ops::PassBounds& bounds);
+  // follow, or a mask is not ready, drafting stops before the draw. alone: no other sequence is in
+  // the step.
+  void MaskDrafts(const ops::PassBounds& bounds, bool alone);
   // Fills the masks of the tokens that may follow those of every earlier step and then the drafts.
   // Returns how many masks lie from `masks.bits` on; each sequence has room for one of each row.
   int32_t FillTarget(const BatchPlan& plan, const DeviceMemory::HostDrafts& drafts,
@@ -42,29 +49,33 @@ class ConstraintMasks {
   void Commit(const DeviceMemory::HostResults& results, int32_t items);
 
  private:
-  struct Job {
-    int32_t slot;
-    ops::ItemMasks* masks;  // `first` is set
+  // Masks of one sequence of a step.
+  struct Asked {
+    int32_t seq = 0;  // in the pass, or in the plan
+    int32_t slot = 0;
+    ops::ItemMasks* masks = nullptr;
+    bool waits = false;  // until they are complete, however long that takes
   };
 
-  TokenConstraint*& At(int32_t slot) { return constraints_[static_cast<size_t>(slot)]; }
+  std::shared_ptr<MaskJob>& JobOf(int32_t slot) { return slots_[static_cast<size_t>(slot)]; }
   std::span<const int32_t> DraftsOf(int32_t slot, const DeviceMemory::HostDrafts& drafts) const;
+  std::span<const int32_t> FollowedDrafts(int32_t slot, const DeviceMemory::HostDrafts& drafts);
   DeviceMemory::HostDrafts InPlace() const { return {round_.slots.records, round_.slots.drafts}; }
-  std::span<uint32_t> DraftMask(int32_t seq);
-  // Calls fill(i) for each i below `count`, on several threads.
-  template <typename Fn>
-  void ForEach(size_t count, Fn&& fill);
-  bool FillMask(int32_t slot, std::span<const int32_t> ahead, std::span<uint32_t> mask);
-  void FillItem(const Job& job, const DeviceMemory::HostDrafts& host, uint32_t* bits);
-  size_t words() const { return static_cast<size_t>(round_.mask_words); }
+  uint32_t* DraftMask(int32_t seq) { return draft_masks_.data() + int64_t{seq} * words(); }
+  void AwaitLeft(bool others_move);
+  void Make(bool alone, bool others_move);
+  int64_t words() const { return round_.mask_words; }
 
   const ops::Round& round_;
-  const bool verifies_end_ids_;                // of the engine's own drafts
-  std::vector<TokenConstraint*> constraints_;  // by slot
+  const Nanos patience_;
+  const bool verifies_end_ids_;                  // of the engine's own drafts
+  std::vector<std::shared_ptr<MaskJob>> slots_;  // null: not constrained
+  std::vector<std::shared_ptr<MaskJob>> left_;   // of no slot, but not done
   std::vector<uint32_t> draft_masks_;  // on the host: [max_batch_size, mask_words] of a draft pass
-  std::vector<Job> jobs_;              // of the step whose masks are filled
-  std::vector<int32_t> seqs_;          // constrained ones of a draft pass
-  std::unique_ptr<ThreadPool> pool_;   // null before the first constrained sequence
+  std::vector<ops::ItemMasks> draft_items_;     // likewise
+  std::vector<Asked> asked_;                    // what is being made
+  std::vector<std::shared_ptr<MaskJob>> jobs_;  // of asked_
+  std::unique_ptr<MaskThreads> threads_;        // null before the first constrained sequence
 };
 
 }  // namespace tandem

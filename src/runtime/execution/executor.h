@@ -36,9 +36,10 @@ class Executor {
 
   // The engine's thread calls this before any other function.
   virtual void BindThread() {}
-  // Fills a slot; no step in flight may name it. The constraint (null without one) stays the
-  // sequence's own and is used until RemoveSequence.
-  virtual void AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) = 0;
+  // Fills a slot; no step in flight may name it. The constraint (null without one) is used until
+  // RemoveSequence, or until the mask is made that a thread is at by then.
+  virtual void AddSequence(int32_t slot, const SlotInit& init,
+                           std::shared_ptr<TokenConstraint> constraint) = 0;
   // Clears it; no step in flight may name it.
   virtual void RemoveSequence(int32_t slot) = 0;
 

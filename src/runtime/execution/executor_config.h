@@ -2,10 +2,12 @@
 #pragma once
 
 #include <array>
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <vector>
 
+#include "base/clock.h"
 #include "model/prompt_rules.h"
 #include "ops/ops.h"
 #include "runtime/cache/model_index.h"
@@ -20,8 +22,12 @@ struct ExecutorConfig : StepLimits {
   int32_t max_seq_len = 0;
   int32_t block_tokens = 0;
   int32_t lookup_ngram = 0;
+  bool draft_forced = false;  // on the host, by token match
   bool ratio_acceptance = false;
   bool takes_logits = false;  // to clients and from them
+  // How long a step waits for the masks of constrained sequences while it has others to go on with.
+  // Most masks take some 20 us, and hardly any 2 ms.
+  Nanos mask_patience = std::chrono::milliseconds(5);
   // The host reads the state of the sequences in place: the backend's memory is the host's, and its
   // work is done when a call returns.
   bool on_host = false;

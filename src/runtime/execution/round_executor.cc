@@ -119,9 +119,10 @@ Result<std::unique_ptr<RoundExecutor>> RoundExecutor::Create(const ExecutorConfi
 // their step should have ended.
 RoundExecutor::~RoundExecutor() { static_cast<void>(backend_.Synchronize()); }
 
-void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) {
+void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init,
+                                std::shared_ptr<TokenConstraint> constraint) {
   TANDEM_CHECK(!Full(), "too many steps in flight");
-  masks_.Set(slot, constraint);
+  masks_.Set(slot, std::move(constraint));
   draft_lag_[static_cast<size_t>(slot)] =
       static_cast<int32_t>(init.tokens.size()) - init.computed[1];
   room_[static_cast<size_t>(slot)] = 0;
@@ -162,6 +163,7 @@ void RoundExecutor::Propose(const BatchPlan& plan) {
     backend_.round().LookUpDrafts(memory_->round(), shape_.items);
     if (masks_drafts) masks_.CutLookUps(plan);
   }
+  if (config_.draft_forced && masks_drafts) masks_.DraftForced(plan);
   if (shape_.draft_rows > 0) {
     if (config_.on_host) {
       RunLaidDrafts();
@@ -281,8 +283,9 @@ int32_t RoundExecutor::TakeDraftRows(const ops::RoundItem& item) {
   int32_t& lag = draft_lag_[static_cast<size_t>(item.slot)];
   const int32_t rows = std::min(lag, item.draft_tokens);
   if (item.num_drafts > 0) {
-    // A round with look-ups, or with drafts of the client, does not change the draft model's state.
-    const bool drafts = config_.lookup_ngram == 0 && item.sent == 0;
+    // A round with look-ups, forced tokens or drafts of the client does not change the draft
+    // model's state.
+    const bool drafts = config_.lookup_ngram == 0 && !config_.draft_forced && item.sent == 0;
     lag = drafts ? kRoundLag : lag + 1 + item.num_drafts;
   } else {
     lag += item.samples - rows;
@@ -358,7 +361,7 @@ void RoundExecutor::DraftPass(const ops::PassBounds& bounds, const RangeLengths&
                "the draft's logits have moved");
   draft_logits_ = logits.As<float>();
   backend_.round().LayDraftSamples(round, bounds, draft_logits_, models_.draft->vocab_size());
-  if (config_.on_host && shape_.constrained) masks_.MaskDrafts(bounds);
+  if (config_.on_host && shape_.constrained) masks_.MaskDrafts(bounds, shape_.items == 1);
   backend_.ops().Sample(First<const ops::SampleRow>(round.draft.samples, bounds.num_logits),
                         round.draw_vocab, First(round.draft.drawn, bounds.num_logits));
   backend_.round().KeepDrafts(round, next);

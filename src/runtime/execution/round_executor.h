@@ -17,10 +17,11 @@
 //
 // One thing always needs the host: a TokenConstraint. Sample of a step with a constrained sequence
 // waits for the previous step and for the drafts, and sends the masks of the rows while the target
-// computes them. In token match the drafts need no mask, because one that violates the constraint
-// does not equal the target's draw; the host draws them under masks all the same, because more of
-// them are accepted then. In ratio mode masks are necessary, so a device drafts nothing under a
-// constraint (SchedulerLimits::drafts_constrained).
+// computes them. A mask that takes longer than a few milliseconds puts off the draw of its own
+// sequence; the others go on (ConstraintMasks). In token match the drafts need no mask, because one
+// that violates the constraint does not equal the target's draw; the host draws them under masks
+// all the same, because more of them are accepted then. In ratio mode masks are necessary, so a
+// device drafts nothing under a constraint (SchedulerLimits::drafts_constrained).
 #pragma once
 
 #include <memory>
@@ -62,7 +63,8 @@ class RoundExecutor final : public Executor {
   ~RoundExecutor() override;
 
   void BindThread() override { backend_.BindThread(); }
-  void AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) override;
+  void AddSequence(int32_t slot, const SlotInit& init,
+                   std::shared_ptr<TokenConstraint> constraint) override;
   void RemoveSequence(int32_t slot) override;
   void Propose(const BatchPlan& plan) override;
   void Run(const BatchPlan& plan) override;

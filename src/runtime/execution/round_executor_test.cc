@@ -333,7 +333,10 @@ class RoundExecutorTest : public testing::TestWithParam<std::tuple<StreamCase, i
     setup.options.steps_in_flight = in_flight;
     setup.options.executor = executor;
     stream_case.change(setup);
-    if (executor == ExecutorKind::kHost) return setup;
+    if (executor == ExecutorKind::kHost) {
+      setup.mask_patience.reset();
+      return setup;
+    }
     setup.backend = &backend_;
     const bool drafts = setup.options.draft_mode != DraftMode::kOff || stream_case.sends_drafts;
     setup.wrap_pass = [this, drafts](std::unique_ptr<ForwardPass> pass) {
@@ -501,6 +504,13 @@ INSTANTIATE_TEST_SUITE_P(
             StreamCase{"preemption", [](TestSetup& s) { s.num_blocks = 40; }},
             StreamCase{"constraints", [](TestSetup&) {}, true},
             StreamCase{"constrained_good_drafts", [](TestSetup& s) { s.draft.share = 0.97; }, true},
+            StreamCase{"late_masks", [](TestSetup& s) { s.mask_patience = Nanos(0); }, true},
+            StreamCase{"late_masks_without_drafts",
+                       [](TestSetup& s) {
+                         s.options.draft_mode = DraftMode::kOff;
+                         s.mask_patience = Nanos(0);
+                       },
+                       true},
             StreamCase{"constrained_lookups", [](TestSetup& s) { s.options.lookup_ngram = 1; },
                        true},
             StreamCase{"constraints_without_drafts",

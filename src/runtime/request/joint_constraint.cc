@@ -19,6 +19,13 @@ void JointConstraint::Commit(const int32_t* tokens, int32_t num_tokens) {
   for (const auto& part : parts_) part->Commit(tokens, num_tokens);
 }
 
+std::vector<int32_t> JointConstraint::Forced() {
+  for (const auto& part : parts_) {
+    if (std::vector<int32_t> tokens = part->Forced(); !tokens.empty()) return tokens;
+  }
+  return {};
+}
+
 // A whole output for one part that another one forbids to continue is whole.
 Status JointConstraint::AtDeadEnd() {
   Status first;

@@ -17,6 +17,7 @@ class JointConstraint final : public TokenConstraint {
 
   void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override;
   void Commit(const int32_t* tokens, int32_t num_tokens) override;
+  std::vector<int32_t> Forced() override;
   Status AtDeadEnd() override;
   std::unique_ptr<TokenConstraint> Clone() const override;
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <utility>
+#include <vector>
 
 namespace tandem {
 namespace {
@@ -10,11 +11,13 @@ namespace {
 // Forbids one token, and after `committed` tokens is whole.
 class Forbids final : public TokenConstraint {
  public:
-  Forbids(int32_t token, int32_t whole_after) : token_(token), whole_after_(whole_after) {}
+  Forbids(int32_t token, int32_t whole_after, std::vector<int32_t> forced = {})
+      : token_(token), whole_after_(whole_after), forced_(std::move(forced)) {}
   void FillMask(std::span<const int32_t>, std::span<uint32_t> allowed) override {
     allowed[0] &= ~(1u << token_);
   }
   void Commit(const int32_t*, int32_t num_tokens) override { committed_ += num_tokens; }
+  std::vector<int32_t> Forced() override { return forced_; }
   Status AtDeadEnd() override {
     return committed_ >= whole_after_ ? Status() : TokenConstraint::AtDeadEnd();
   }
@@ -25,6 +28,7 @@ class Forbids final : public TokenConstraint {
  private:
   int32_t token_;
   int32_t whole_after_;
+  std::vector<int32_t> forced_;
   int32_t committed_ = 0;
 };
 
@@ -52,6 +56,13 @@ TEST(JointConstraint, CopiesKeepTheirOwnState) {
   const int32_t token = 7;
   joint->Commit(&token, 1);
   EXPECT_FALSE(copy->AtDeadEnd().ok());
+}
+
+TEST(JointConstraint, ForcesWhatAPartForces) {
+  const auto free = std::make_shared<Forbids>(1, 9);
+  const auto forces = std::make_shared<Forbids>(4, 9, std::vector{7, 8});
+  EXPECT_EQ(Join(free, forces)->Clone()->Forced(), std::vector({7, 8}));
+  EXPECT_TRUE(Join(free, free)->Clone()->Forced().empty());
 }
 
 TEST(JointConstraint, OneConstraintNeedsNoJoint) {

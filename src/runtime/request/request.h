@@ -22,7 +22,7 @@ constexpr int32_t kAllChoices = -1;  // instead of one choice's number
 
 // Restricts the tokens that may be drawn next. Owned by one choice of one request; called only by
 // the executor, between draws, on one thread at a time but not always the same; drafts never change
-// its state.
+// its state. It may take its time: other sequences do not wait for it.
 class TokenConstraint {
  public:
   virtual ~TokenConstraint() = default;
@@ -32,6 +32,9 @@ class TokenConstraint {
   virtual void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) = 0;
   // Tokens that were emitted; they change the state.
   virtual void Commit(const int32_t* tokens, int32_t num_tokens) = 0;
+  // Tokens of the text that must follow the committed tokens where only one text may: worth
+  // drafting at no cost. Another spelling of it, or none of it after all, does no harm.
+  virtual std::vector<int32_t> Forced();
   // After FillMask has left no token that may be drawn: OK if the committed tokens are a whole
   // output, which then ends with kStop, else why the choice fails.
   virtual Status AtDeadEnd();

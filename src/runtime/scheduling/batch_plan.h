@@ -100,6 +100,7 @@ struct SequenceResult {
   int32_t proposed = 0;  // drafts that were verified; at most num_drafts
   int32_t accepted = 0;  // of those, the number accepted
   // accepted + 1 tokens when the plan said `samples` and the sequence had not ended, else none.
+  // None either if the mask of its constraint was not ready: the draw is put off to the next step.
   int32_t first_token = 0;  // index into StepResult::tokens
   int32_t num_tokens = 0;
   bool end_id = false;  // the last of these tokens is an end id: not part of the output

@@ -296,7 +296,8 @@ DraftCandidate Scheduler::CandidateOf(const Sequence& sequence) const {
 
 int32_t Scheduler::MaxDrafts(const Sequence& sequence) const {
   if (sequence.request().max_draft_len == 0 || sequence.SentDrafts() > 0) return 0;
-  if (sequence.constraint != nullptr && !limits_.drafts_constrained) return 0;
+  const bool constrained = sequence.constraint != nullptr;
+  if (!(constrained ? limits_.drafts_constrained : limits_.drafts_unconstrained)) return 0;
   int32_t most = std::min(limits_.max_draft_len, sequence.request().max_draft_len);
   // The last token of a sequence needs no draft after it.
   most = std::min(most, sequence.max_length - sequence.KnownLow() - 1);

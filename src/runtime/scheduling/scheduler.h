@@ -48,9 +48,10 @@ struct SchedulerLimits : StepLimits {
   SchedulerPolicy policy = SchedulerPolicy::kMaxUtilization;
   DraftMode draft_mode = DraftMode::kOff;
   int32_t fixed_draft_len = 0;
-  bool draft_model = false;         // false: drafts come from look-ups only
-  int32_t draft_max_positions = 0;  // the draft model's longest context
-  bool drafts_constrained = true;   // the executor drafts for sequences with a TokenConstraint
+  bool draft_model = false;          // false: drafts come from look-ups only
+  int32_t draft_max_positions = 0;   // the draft model's longest context
+  bool drafts_unconstrained = true;  // there are drafts but for what a TokenConstraint forces
+  bool drafts_constrained = true;    // the executor drafts for sequences with a TokenConstraint
 };
 
 // A step's plan, and the engine's work before and after it. Reused from step to step.

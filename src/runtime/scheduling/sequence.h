@@ -47,7 +47,7 @@ struct Sequence {
   int32_t max_length = 0;                       // prompt + output
   int32_t sent_drafts = 0;                      // of the request, verified after the prompt
   int32_t mailbox = -1;                         // of the event queue
-  std::unique_ptr<TokenConstraint> constraint;  // committed to by the executor
+  std::shared_ptr<TokenConstraint> constraint;  // committed to by the executor
 
   // Set by the scheduler; released by the engine when the sequence ends.
   Phase phase = Phase::kWaiting;

@@ -13,8 +13,9 @@ class ForwardingExecutor : public Executor {
   explicit ForwardingExecutor(std::unique_ptr<Executor> inner) : inner_(std::move(inner)) {}
 
   void BindThread() override { inner_->BindThread(); }
-  void AddSequence(int32_t slot, const SlotInit& init, TokenConstraint* constraint) override {
-    inner_->AddSequence(slot, init, constraint);
+  void AddSequence(int32_t slot, const SlotInit& init,
+                   std::shared_ptr<TokenConstraint> constraint) override {
+    inner_->AddSequence(slot, init, std::move(constraint));
   }
   void RemoveSequence(int32_t slot) override { inner_->RemoveSequence(slot); }
   void Propose(const BatchPlan& plan) override { inner_->Propose(plan); }

@@ -6,6 +6,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -58,6 +59,8 @@ struct TestSetup {
   // The backend of the executor, null: TestBackend; and a wrapper for each model's pass.
   ops::Backend* backend = nullptr;
   std::function<std::unique_ptr<ForwardPass>(std::unique_ptr<ForwardPass>)> wrap_pass;
+  // ExecutorConfig::mask_patience, if not its default.
+  std::optional<Nanos> mask_patience;
   // The executor rehearses before the engine starts; the prices stay as above.
   bool rehearse = false;
   // A wrapper for the executor, if any.

@@ -41,7 +41,7 @@ Status ReadPrompt(const Json& body, FieldReader& fields, TextRequest& text) {
   TANDEM_RETURN_IF_ERROR(fields.status());
   const bool has_messages = fields.Get("messages") != nullptr;
   if (text.text && has_messages) return FieldError("messages", "is not allowed beside prompt");
-  if (has_messages) return openai::ReadChat(body, text);
+  if (has_messages) return openai::ReadChat(body, Json(), text);
   if (!text.text) return FieldError("prompt", "is required, or messages");
   text.continues_prompt = true;
   return {};

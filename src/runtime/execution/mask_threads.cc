@@ -1,0 +1,82 @@
+#include "runtime/execution/mask_threads.h"
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+namespace tandem {
+namespace {
+
+// A grammar's mask for 131,072 tokens takes some 20 us, at times a hundred times as long.
+constexpr unsigned kMaxThreads = 8;
+
+}  // namespace
+
+MaskThreads::MaskThreads(size_t max_jobs) {
+  queue_.reserve(max_jobs);
+  const unsigned cores = std::max(std::thread::hardware_concurrency(), 1u);
+  try {
+    for (unsigned i = 0; i < std::min(cores, kMaxThreads); ++i) {
+      threads_.emplace_back([this] { Work(); });
+    }
+  } catch (const std::system_error&) {
+    // Those that there are do the work.
+  }
+}
+
+MaskThreads::~MaskThreads() {
+  {
+    const MutexLock lock(mutex_);
+    ending_ = true;
+  }
+  posted_.NotifyAll();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void MaskThreads::Start(std::span<const std::shared_ptr<MaskJob>> jobs) {
+  if (threads_.empty()) {
+    for (const std::shared_ptr<MaskJob>& job : jobs) {
+      job->Run();
+      job->Finish();
+    }
+    return;
+  }
+  {
+    const MutexLock lock(mutex_);
+    queue_.insert(queue_.end(), jobs.begin(), jobs.end());
+  }
+  if (jobs.size() == 1) {
+    posted_.NotifyOne();
+  } else {
+    posted_.NotifyAll();
+  }
+}
+
+void MaskThreads::Wait(std::span<const std::shared_ptr<MaskJob>> jobs, Nanos time, bool least_one) {
+  const auto busy = [&] { return std::ranges::count_if(jobs, &MaskJob::busy); };
+  const auto all = static_cast<ptrdiff_t>(jobs.size());
+  MutexLock lock(mutex_);
+  if (least_one) finished_.Wait(lock, [&] { return all == 0 || busy() < all; });
+  finished_.WaitFor(lock, time, [&] { return busy() == 0; });
+}
+
+void MaskThreads::Work() {
+  while (true) {
+    std::shared_ptr<MaskJob> job;
+    {
+      MutexLock lock(mutex_);
+      posted_.Wait(lock, [this]() TANDEM_REQUIRES(mutex_) { return ending_ || !queue_.empty(); });
+      if (ending_) return;
+      job = std::move(queue_.front());
+      queue_.erase(queue_.begin());
+    }
+    job->Run();
+    {
+      const MutexLock lock(mutex_);
+      job->Finish();
+    }
+    finished_.NotifyOne();
+  }
+}
+
+}  // namespace tandem
