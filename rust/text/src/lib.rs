@@ -9,6 +9,8 @@ mod families;
 mod ffi;
 mod gbnf;
 mod grammar;
+mod grammar_memory;
+mod grammar_sizes;
 mod model;
 mod model_folder;
 mod sandbox;
