@@ -8,6 +8,7 @@ mod error;
 mod families;
 mod ffi;
 mod gbnf;
+mod gbnf_terminals;
 mod grammar;
 mod grammar_memory;
 mod grammar_sizes;

@@ -530,3 +530,69 @@ fn all_outputs_share_one_limit_on_memory() {
     assert_eq!(fixture.compiler.bytes_in_use() >> 10, 0);
     fixture.compile(JsonObject, "");
 }
+
+const JSON_GBNF: &str = include_str!("json.gbnf");
+
+#[test]
+fn gbnf_with_terminals_means_the_same() {
+    let fixture = fixture("byte_level");
+    fixture.check(
+        Lark,
+        JSON_GBNF,
+        &[
+            "{}",
+            "{ }\n  ",
+            r#"{"a": -1.5e+3, "b":[true ,null,{"c":"\\u00e9\\n x"}]}"#,
+            "{\"a\": 0}",
+        ],
+        &[
+            "",
+            "[]",
+            "{\"a\": 01}",
+            "{\"a\":  1}",
+            "{\"a\": tru}",
+            "{\"a\": \"\t\"}",
+            "{} {",
+        ],
+    );
+    // What a terminal would take too much of stays as it is.
+    fixture.check(
+        Lark,
+        "root ::= x \"ab\" | y\nx ::= \"a\"*\ny ::= \"(\" y \")\" | \"c\"",
+        &["ab", "aab", "((c))"],
+        &["a", "(ab)", "(c"],
+    );
+    fixture.check(
+        Lark,
+        "root ::= [a-z]* \"end\" x?\nx ::= \"(\" root \")\"",
+        &["abcend", "end(xend)"],
+        &["abc"],
+    );
+    fixture.check(
+        Lark,
+        "root ::= ([a-z]+ \"=\" num \";\")* \nnum ::= [0-9]+ | \"(\" num \")\"",
+        &["", "a=1;", "ab=((12));c=3;"],
+        &["a=;", "a=(1;", "1=1;"],
+    );
+}
+
+/// Of memory, which does not depend on the machine: what the parser takes leaves rows and items behind.
+#[test]
+fn gbnf_costs_what_similar_lark_costs() {
+    let fixture = fixture("byte_level");
+    let lark = r#"start: "{" STRING ":" STRING "}"
+STRING: /"([^"\\\x7F\x00-\x1F]|\\(["\\bfnrt]|u[0-9a-fA-F]{4}))*"( |\n[ \t]{0,20})?/"#;
+    let grown = |grammar: &str| {
+        let mut matcher = fixture.compile(Lark, grammar);
+        matcher.advance(&fixture.encode("{\"a\":\"")).unwrap();
+        fixture.mask(&mut matcher);
+        let before = fixture.compiler.bytes_in_use();
+        for _ in 0..500 {
+            fixture.mask(&mut matcher);
+            matcher.advance(&fixture.encode("x")).unwrap();
+        }
+        fixture.compiler.bytes_in_use() - before
+    };
+    let (gbnf, lark) = (grown(JSON_GBNF), grown(lark));
+    assert!(gbnf <= lark + lark / 4 + 4096, "{gbnf} and {lark}");
+}
