@@ -375,7 +375,7 @@ const RequestLimits& GenerateService::request_limits() const { return impl_->opt
 
 bool GenerateService::Alive() const {
   const EngineStats stats = engine_.Stats();
-  return stats.failure.ok() && !codec_.ChatHasStopped() &&
+  return stats.failure.ok() && !codec_.ChatHasStopped() && !codec_.GrammarsHaveStopped() &&
          stats.seconds_since_progress < InSeconds(impl_->options.liveness_timeout);
 }
 

@@ -112,6 +112,7 @@ class ModelTextCodec final : public TextCodec {
     return chat_ == nullptr ? std::string_view() : chat_->Source();
   }
   bool ChatHasStopped() const override { return chat_ != nullptr && chat_->Stopped(); }
+  bool GrammarsHaveStopped() const override { return grammars_->Stopped(); }
   Result<std::shared_ptr<const TokenConstraint>> BanWords(
       const std::vector<std::string>& words) const override {
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<const BadWords> automaton,

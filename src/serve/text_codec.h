@@ -69,6 +69,8 @@ class TextCodec {
   virtual std::string_view ChatSource() const = 0;
   // Whether no chat will ever be rendered again in this process (ChatTemplate::Stopped).
   virtual bool ChatHasStopped() const = 0;
+  // Whether no grammar will ever be compiled again in this process (GrammarSet::Stopped).
+  virtual bool GrammarsHaveStopped() const = 0;
 
   // A constraint that never allows any of the words, however it is spelled in tokens.
   virtual Result<std::shared_ptr<const TokenConstraint>> BanWords(

@@ -112,6 +112,8 @@ Result<std::shared_ptr<const GrammarState>> GrammarSet::Compile(GrammarKind kind
   return start;
 }
 
+bool GrammarSet::Stopped() const { return tandem_text_grammar_compiler_stopped(handle_); }
+
 std::shared_ptr<const GrammarState> GrammarSet::Find(GrammarKind kind, std::string_view text) {
   const MutexLock lock(mutex_);
   const auto found = std::ranges::find_if(

@@ -88,6 +88,8 @@ class GrammarSet {
   // a second for the tokenizer; nothing for a grammar that was compiled lately. INVALID_ARGUMENT
   // with a sentence that names the keyword or the place.
   Result<std::shared_ptr<const GrammarState>> Compile(GrammarKind kind, std::string_view text);
+  // Whether abandoned threads have made Compile UNAVAILABLE until the process ends.
+  bool Stopped() const;
 
  private:
   struct Entry {

@@ -142,13 +142,16 @@ void tandem_text_grammar_default_limits(TandemTextGrammarLimits* out);
 uint32_t tandem_text_grammar_compiler_new(const TextTokenizer* tokenizer, size_t vocab_size,
                                           const TandemTextGrammarLimits* limits,
                                           GrammarCompiler** out, TandemTextBuffer* error);
+// Whether no grammar will be compiled again until the program starts again.
+bool tandem_text_grammar_compiler_stopped(const GrammarCompiler* compiler);
 void tandem_text_grammar_compiler_free(GrammarCompiler* compiler);
 // A matcher at the start of the grammar; `kind` is a TandemTextGrammarKind. It may be freed after
 // its compiler.
 uint32_t tandem_text_grammar_compile(const GrammarCompiler* compiler, uint32_t kind,
                                      TandemTextView text, GrammarMatcher** out,
                                      TandemTextBuffer* error);
-// A copy in the same state that shares nothing with `matcher`.
+// A copy in the same state that shares nothing with `matcher`. UNAVAILABLE while the matchers of
+// its compiler hold all the memory that they may.
 uint32_t tandem_text_matcher_clone(const GrammarMatcher* matcher, GrammarMatcher** out,
                                    TandemTextBuffer* error);
 void tandem_text_matcher_free(GrammarMatcher* matcher);

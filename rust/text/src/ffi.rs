@@ -450,6 +450,15 @@ pub unsafe extern "C" fn tandem_text_grammar_compiler_new(
 }
 
 /// # Safety
+/// `compiler` must be live.
+#[no_mangle]
+pub unsafe extern "C" fn tandem_text_grammar_compiler_stopped(
+    compiler: *const GrammarCompiler,
+) -> bool {
+    (*compiler).stopped()
+}
+
+/// # Safety
 /// `compiler` must be live or null.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_text_grammar_compiler_free(compiler: *mut GrammarCompiler) {
@@ -485,7 +494,7 @@ pub unsafe extern "C" fn tandem_text_matcher_clone(
     error: *mut TandemTextBuffer,
 ) -> u32 {
     guarded(error, || {
-        out.write(Box::into_raw(Box::new((*matcher).deep_clone())));
+        out.write(Box::into_raw(Box::new((*matcher).try_deep_clone()?)));
         Ok(())
     })
 }

@@ -1,12 +1,14 @@
 //! Grammars in llama.cpp's notation (GBNF, which xgrammar calls EBNF) rewritten in llguidance's Lark.
 //!
-//! Each rule stays a rule, each string and each class of characters becomes a terminal. What a rule
-//! means is the same up to llguidance's lexer, which prefers the longest terminal.
+//! Parts without recursion become terminals where that changes nothing (gbnf_terminals.rs); else each
+//! rule stays a rule, and each string and each class of characters is a terminal of its own. What a
+//! rule means is the same up to llguidance's lexer, which prefers the longest terminal.
 
 use std::collections::HashMap;
 use std::fmt::Write;
 
 use crate::error::{Error, Result};
+use crate::gbnf_terminals::{with_terminals, Node, Terminal};
 
 /// Whether the text is GBNF: its first rule has `::=`.
 pub fn is_gbnf(text: &str) -> bool {
@@ -20,14 +22,31 @@ pub fn is_gbnf(text: &str) -> bool {
 }
 
 pub fn to_lark(text: &str) -> Result<String> {
+    let rules = rules_of(text)?;
+    Ok(lark_of(&with_terminals(&rules).unwrap_or(rules)))
+}
+
+fn lark_of(rules: &[Option<Node>]) -> String {
+    let mut lark = String::new();
+    for (i, rule) in rules.iter().enumerate() {
+        if let Some(rule) = rule {
+            lark.push_str(&name_of(i));
+            lark.push(':');
+            write_alternatives(rule, &mut lark);
+            lark.push('\n');
+        }
+    }
+    lark
+}
+
+/// The first is `root`. A rule without a definition stays `None`.
+fn rules_of(text: &str) -> Result<Vec<Option<Node>>> {
     let mut reader = Reader {
         chars: text.chars().collect(),
         at: 0,
-        names: HashMap::new(),
+        names: HashMap::from([("root".to_owned(), 0)]),
     };
-    reader.names.insert("root".to_owned(), "start".to_owned());
-    let mut lark = String::new();
-    let mut has_root = false;
+    let mut rules: Vec<(usize, Node)> = Vec::new();
     reader.skip_space(true);
     while reader.peek().is_some() {
         let name = reader.name()?;
@@ -35,16 +54,73 @@ pub fn to_lark(text: &str) -> Result<String> {
         if !reader.take_text("::=") {
             return Err(reader.wrong("\"::=\" after the name of a rule"));
         }
-        has_root |= name == "root";
-        let rule = reader.lark_name(&name);
-        write!(lark, "{rule}:").expect("a String");
-        reader.alternatives(&mut lark, 0)?;
-        lark.push('\n');
+        let rule = reader.number_of(&name);
+        if rules.iter().any(|(known, _)| *known == rule) {
+            return Err(Error::invalid(format!(
+                "the grammar has two rules named \"{name}\""
+            )));
+        }
+        rules.push((rule, reader.alternatives(0)?));
         reader.skip_space(true);
     }
-    match has_root {
-        true => Ok(lark),
-        false => Err(Error::invalid("the grammar has no rule named \"root\"")),
+    let mut all = vec![None; reader.names.len()];
+    for (rule, node) in rules {
+        all[rule] = Some(node);
+    }
+    match all[0] {
+        Some(_) => Ok(all),
+        None => Err(Error::invalid("the grammar has no rule named \"root\"")),
+    }
+}
+
+/// Lark's names of rules, which are in small letters.
+fn name_of(rule: usize) -> String {
+    match rule {
+        0 => "start".to_owned(),
+        _ => format!("rule_{rule}"),
+    }
+}
+
+fn write_alternatives(node: &Node, lark: &mut String) {
+    match node {
+        Node::Alternatives(options) => {
+            for (i, option) in options.iter().enumerate() {
+                lark.push_str(if i > 0 { " |" } else { "" });
+                write_sequence(option, lark);
+            }
+        }
+        _ => write_sequence(node, lark),
+    }
+}
+
+fn write_sequence(node: &Node, lark: &mut String) {
+    match node {
+        Node::Sequence(items) => items.iter().for_each(|item| write_sequence(item, lark)),
+        _ => {
+            lark.push(' ');
+            write_item(node, lark);
+        }
+    }
+}
+
+fn write_item(node: &Node, lark: &mut String) {
+    match node {
+        Node::Text(text) => lark.push_str(&serde_json::Value::from(text.as_str()).to_string()),
+        Node::Class(class) | Node::Terminal(Terminal { regex: class, .. }) => {
+            lark.push('/');
+            lark.push_str(class);
+            lark.push('/');
+        }
+        Node::Rule(rule) => lark.push_str(&name_of(*rule)),
+        Node::Repeat(node, times) => {
+            write_item(node, lark);
+            lark.push_str(times);
+        }
+        Node::Sequence(_) | Node::Alternatives(_) => {
+            lark.push('(');
+            write_alternatives(node, lark);
+            lark.push(')');
+        }
     }
 }
 
@@ -55,8 +131,8 @@ fn is_name(c: char) -> bool {
 struct Reader {
     chars: Vec<char>,
     at: usize,
-    /// Lark's names of rules, which are in small letters.
-    names: HashMap<String, String>,
+    /// The numbers of rules.
+    names: HashMap<String, usize>,
 }
 
 impl Reader {
@@ -115,43 +191,45 @@ impl Reader {
         }
     }
 
-    fn lark_name(&mut self, name: &str) -> String {
-        let next = format!("rule_{}", self.names.len());
-        self.names.entry(name.to_owned()).or_insert(next).clone()
+    fn number_of(&mut self, name: &str) -> usize {
+        let next = self.names.len();
+        *self.names.entry(name.to_owned()).or_insert(next)
     }
 
     /// Up to the end of the rule or of the brackets: a rule goes on after a line's end inside brackets
     /// and where an alternative begins or has begun.
-    fn alternatives(&mut self, lark: &mut String, depth: usize) -> Result<()> {
-        let mut is_empty = true;
+    fn alternatives(&mut self, depth: usize) -> Result<Node> {
+        let mut options = Vec::new();
+        let mut items = Vec::new();
         loop {
-            self.skip_space(depth > 0 || is_empty);
+            self.skip_space(depth > 0 || items.is_empty());
             match self.peek() {
                 None => break,
                 Some('|') => {
                     self.at += 1;
-                    lark.push_str(" |");
-                    is_empty = true;
+                    options.push(Node::Sequence(std::mem::take(&mut items)));
                 }
                 Some('\n') => {
                     let line = self.at;
                     self.skip_space(true);
                     if self.peek() != Some('|') {
                         self.at = line;
-                        return Ok(());
+                        break;
                     }
                 }
                 Some(')') if depth > 0 => break,
                 // An empty alternative at the end of a rule: the next line is another rule.
-                Some(c) if is_empty && depth == 0 && is_name(c) && self.begins_rule() => break,
+                Some(c) if items.is_empty() && depth == 0 && is_name(c) && self.begins_rule() => {
+                    break;
+                }
                 Some(_) => {
-                    self.item(lark, depth)?;
-                    self.repeats(lark)?;
-                    is_empty = false;
+                    let item = self.item(depth)?;
+                    items.push(self.repeated(item)?);
                 }
             }
         }
-        Ok(())
+        options.push(Node::Sequence(items));
+        Ok(Node::Alternatives(options))
     }
 
     fn begins_rule(&mut self) -> bool {
@@ -164,47 +242,42 @@ impl Reader {
         begins
     }
 
-    fn item(&mut self, lark: &mut String, depth: usize) -> Result<()> {
-        lark.push(' ');
+    fn item(&mut self, depth: usize) -> Result<Node> {
         match self.peek() {
-            Some('"') => self.string(lark),
-            Some('[') => self.class(lark),
+            Some('"') => self.string(),
+            Some('[') => self.class(),
             Some('.') => {
                 self.at += 1;
-                lark.push_str("/(?s:.)/");
-                Ok(())
+                Ok(Node::Class("(?s:.)".to_owned()))
             }
             Some('(') => {
                 self.at += 1;
-                lark.push('(');
-                self.alternatives(lark, depth + 1)?;
-                lark.push(')');
+                let inner = self.alternatives(depth + 1)?;
                 match self.take(')') {
-                    true => Ok(()),
+                    true => Ok(inner),
                     false => Err(self.wrong("\")\"")),
                 }
             }
             Some(c) if is_name(c) => {
                 let name = self.name()?;
-                let rule = self.lark_name(&name);
-                lark.push_str(&rule);
-                Ok(())
+                Ok(Node::Rule(self.number_of(&name)))
             }
             _ => Err(self.wrong("a string, a class, a rule or a bracket")),
         }
     }
 
     /// Lark has the same signs.
-    fn repeats(&mut self, lark: &mut String) -> Result<()> {
+    fn repeated(&mut self, item: Node) -> Result<Node> {
+        let mut times = String::new();
         match self.peek() {
             Some(c @ ('*' | '+' | '?')) => {
                 self.at += 1;
-                lark.push(c);
+                times.push(c);
             }
             Some('{') => loop {
                 let c = self.next()?;
                 match c {
-                    '{' | '}' | ',' | '0'..='9' => lark.push(c),
+                    '{' | '}' | ',' | '0'..='9' => times.push(c),
                     ' ' => {}
                     _ => return Err(self.wrong("numbers in braces")),
                 }
@@ -212,43 +285,42 @@ impl Reader {
                     break;
                 }
             },
-            _ => {}
+            _ => return Ok(item),
         }
-        Ok(())
+        Ok(Node::Repeat(Box::new(item), times))
     }
 
-    fn string(&mut self, lark: &mut String) -> Result<()> {
+    fn string(&mut self) -> Result<Node> {
         self.at += 1;
         let mut text = String::new();
         while !self.take('"') {
             text.push(self.character()?);
         }
-        lark.push_str(&serde_json::Value::from(text).to_string());
-        Ok(())
+        Ok(Node::Text(text))
     }
 
-    fn class(&mut self, lark: &mut String) -> Result<()> {
+    fn class(&mut self) -> Result<Node> {
         self.at += 1;
-        lark.push_str("/[");
+        let mut class = "[".to_owned();
         if self.take('^') {
-            lark.push('^');
+            class.push('^');
         }
         while !self.take(']') {
             let c = match self.take('-') {
                 true => {
-                    let is_range = self.peek() != Some(']') && !lark.ends_with(['[', '^']);
+                    let is_range = self.peek() != Some(']') && !class.ends_with(['[', '^']);
                     if is_range {
-                        lark.push('-');
+                        class.push('-');
                         continue;
                     }
                     '-'
                 }
                 false => self.character()?,
             };
-            write!(lark, "\\x{{{:X}}}", c as u32).expect("a String");
+            write!(class, "\\x{{{:X}}}", c as u32).expect("a String");
         }
-        lark.push_str("]/");
-        Ok(())
+        class.push(']');
+        Ok(Node::Class(class))
     }
 
     /// Of a string or class, with GBNF's escapes.
@@ -296,16 +368,44 @@ mod tests {
         let gbnf =
             "# a comment\nroot ::= item (\",\" ws item){1,2} # here\n  | \"\\\"\\x41\\n\" | \n\
                     ws ::= [ \\t]* [^a-z\\]-]+\nitem::=\n  ws? .";
-        let lark = to_lark(gbnf).unwrap();
+        let lark = lark_of(&rules_of(gbnf).unwrap());
         let lines: Vec<&str> = lark.lines().collect();
         assert_eq!(
             lines,
             [
                 r#"start: rule_1 ( "," rule_2 rule_1){1,2} | "\"A\n" |"#,
-                r"rule_2: /[\x{20}\x{9}]/* /[^\x{61}-\x{7A}\x{5D}\x{2D}]/+",
                 "rule_1: rule_2? /(?s:.)/",
+                r"rule_2: /[\x{20}\x{9}]/* /[^\x{61}-\x{7A}\x{5D}\x{2D}]/+",
             ]
         );
+    }
+
+    /// Only what is recursive is left to the parser.
+    #[test]
+    fn json_keeps_few_rules() {
+        let lark = to_lark(include_str!("../tests/json.gbnf")).unwrap();
+        let rules: Vec<_> = lark
+            .lines()
+            .filter_map(|line| line.split(':').next())
+            .collect();
+        assert_eq!(rules, ["start", "rule_1", "rule_2", "rule_3"], "{lark}");
+    }
+
+    #[test]
+    fn a_terminal_that_would_take_too_much_is_not_made() {
+        // `z` is recursive, so that `y` ends a terminal where `z` begins.
+        let lark = |z: &str| to_lark(&format!("root ::= y z\ny ::= \"a\"+\nz ::= {z}")).unwrap();
+        let merged = lark("\"b\" | \"(\" z \")\"");
+        assert!(merged.starts_with("start: /"), "{merged}");
+        for z in [
+            "\"ab\" | \"(\" z \")\"",
+            "[a-z] | \"(\" z \")\"",
+            // Nothing tells the alternatives apart.
+            "\"(\" z \")\" | \"(\" z \"]\" | \"b\"",
+        ] {
+            let apart = lark(z);
+            assert!(apart.starts_with("start: rule_1 rule_2\n"), "{apart}");
+        }
     }
 
     #[test]

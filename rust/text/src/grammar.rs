@@ -17,8 +17,10 @@ use toktrie::{
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::gbnf;
+use crate::grammar_memory::{self, GrammarMemory, MemoryShare};
+use crate::grammar_sizes::{check_bytes, check_schema, check_text, MAX_REGEX_BYTES};
 use crate::sandbox::{self, Allowance, Strays};
-use crate::schema::{by_keyword, check_overlaps, check_schema};
+use crate::schema::{by_keyword, check_overlaps};
 use crate::tokenizer::TextTokenizer;
 
 /// Keep in step with `TandemTextGrammarKind` of the C header (a test compares them).
@@ -121,13 +123,8 @@ impl GrammarLimits {
     }
 }
 
-/// Bytes of a regular expression and of a grammar in Lark. llguidance's time and memory grow with the
-/// square of their optional parts, and its fuel does not count them.
-pub(crate) const MAX_REGEX_BYTES: usize = 16 << 10;
 /// Blanks after each other in JSON: an indentation of ten levels.
 const MAX_BLANKS: u16 = 40;
-/// Brackets inside each other in a grammar's text; in JSON serde_json's own limit (127) is lower.
-const MAX_DEPTH: usize = 200;
 /// What compiling one grammar may take. llguidance's limits end it some time later; until then it
 /// has idle processor time only.
 const COMPILING: Allowance = Allowance {
@@ -150,6 +147,7 @@ pub struct GrammarCompiler {
     factory: OnceLock<std::result::Result<Arc<ParserFactory>, String>>,
     blanks: Arc<BlankTokens>,
     strays: Arc<Strays>,
+    memory: Arc<GrammarMemory>,
 }
 
 impl GrammarCompiler {
@@ -165,16 +163,35 @@ impl GrammarCompiler {
             limits,
             factory: OnceLock::new(),
             strays: Arc::default(),
+            memory: Arc::new(GrammarMemory::new(grammar_memory::DEFAULT_BYTES)),
         }
+    }
+
+    /// With so much memory for all of its matchers.
+    pub fn with_memory(mut self, bytes: usize) -> Self {
+        self.memory = Arc::new(GrammarMemory::new(bytes));
+        self
+    }
+
+    /// What all matchers hold now.
+    pub fn bytes_in_use(&self) -> usize {
+        self.memory.used()
+    }
+
+    /// Whether no grammar will ever be compiled again.
+    pub fn stopped(&self) -> bool {
+        self.strays.stopped()
     }
 
     /// A matcher at the start of the grammar.
     pub fn compile(&self, kind: GrammarKind, text: &str) -> Result<GrammarMatcher> {
-        check_size(kind, text, self.limits.max_text_bytes as usize)?;
+        check_bytes(kind.name(), text, self.limits.max_text_bytes as usize)?;
+        self.memory.check()?;
         let factory = self.factory()?;
         let (text, eos, blanks) = (text.to_owned(), self.eos, Arc::clone(&self.blanks));
+        let memory = Arc::clone(&self.memory);
         sandbox::run(COMPILING, &self.strays, move || {
-            compile(&factory, eos, blanks, kind, &text)
+            compile(&factory, eos, blanks, memory, kind, &text)
         })
     }
 
@@ -203,6 +220,7 @@ fn compile(
     factory: &ParserFactory,
     eos: TokenId,
     blanks: Arc<BlankTokens>,
+    memory: Arc<GrammarMemory>,
     kind: GrammarKind,
     text: &str,
 ) -> Result<GrammarMatcher> {
@@ -211,6 +229,7 @@ fn compile(
             matcher: Matcher::new(Ok(parser)),
             eos,
             bytes: sandbox::bytes_held(),
+            share: MemoryShare::new(memory, sandbox::bytes_held() as i64),
             blanks: kind.is_json().then(|| BlankRuns {
                 tokens: blanks,
                 runs: Vec::new(),
@@ -239,7 +258,7 @@ fn grammar_of(kind: GrammarKind, text: &str) -> Result<TopLevelGrammar> {
         GrammarKind::JsonSchema => schema_of(kind, text, false),
         GrammarKind::LooseJsonSchema => schema_of(kind, text, true),
         GrammarKind::Regex => {
-            check_text(kind, text, MAX_REGEX_BYTES)?;
+            check_text(kind.name(), text, MAX_REGEX_BYTES)?;
             Ok(TopLevelGrammar::from_regex(text))
         }
         GrammarKind::Choice => choice_of(text),
@@ -276,11 +295,17 @@ fn schema_of(kind: GrammarKind, text: &str, lenient: bool) -> Result<TopLevelGra
         lenient,
         ..JsonCompileOptions::default()
     };
-    match schema.as_object() {
-        // The client's own options hold.
-        Some(members) if !members.contains_key("x-guidance") => options.apply_to(&mut schema),
-        Some(_) => {}
-        None if schema.is_boolean() => {}
+    let is_boolean = schema.is_boolean();
+    match schema.as_object_mut() {
+        Some(members) => match members.get_mut("x-guidance") {
+            // The client's own options hold.
+            Some(Value::Object(given)) if lenient => {
+                given.entry("lenient").or_insert(Value::Bool(true));
+            }
+            Some(_) => {}
+            None => options.apply_to(&mut schema),
+        },
+        None if is_boolean => {}
         None => return Err(Error::invalid("the JSON schema must be an object")),
     }
     Ok(TopLevelGrammar::from_grammar(
@@ -316,42 +341,8 @@ fn escape(text: &str) -> String {
     pattern
 }
 
-pub(crate) fn too_large(sentence: String) -> Error {
-    Error::new(ErrorCode::ResourceExhausted, sentence)
-}
-
-fn check_size(kind: GrammarKind, text: &str, max_bytes: usize) -> Result<()> {
-    match text.len() {
-        bytes if bytes <= max_bytes => Ok(()),
-        bytes => Err(too_large(format!(
-            "the {} has {bytes} bytes; at most {max_bytes} are compiled",
-            kind.name()
-        ))),
-    }
-}
-
-/// llguidance recurses over brackets, and some of its walks in the threads that fill masks.
-pub(crate) fn check_text(kind: GrammarKind, text: &str, max_bytes: usize) -> Result<()> {
-    let name = kind.name();
-    check_size(kind, text, max_bytes)?;
-    let mut depth = 0usize;
-    for byte in text.bytes() {
-        match byte {
-            b'(' | b'[' | b'{' => depth += 1,
-            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
-            _ => {}
-        }
-        if depth > MAX_DEPTH {
-            return Err(too_large(format!(
-                "the {name} nests brackets more than {MAX_DEPTH} deep"
-            )));
-        }
-    }
-    Ok(())
-}
-
 fn check_lark(text: &str) -> Result<()> {
-    check_text(GrammarKind::Lark, text, MAX_REGEX_BYTES)?;
+    check_text(GrammarKind::Lark.name(), text, MAX_REGEX_BYTES)?;
     for (place, marker) in text.match_indices("%json") {
         let mut schemas =
             serde_json::Deserializer::from_str(&text[place + marker.len()..]).into_iter::<Value>();
@@ -393,6 +384,7 @@ pub struct GrammarMatcher {
     matcher: Matcher,
     eos: TokenId,
     bytes: usize,
+    share: MemoryShare,
     /// Of JSON.
     blanks: Option<BlankRuns>,
 }
@@ -400,12 +392,34 @@ pub struct GrammarMatcher {
 impl GrammarMatcher {
     /// A copy in the same state, that shares nothing with this one.
     pub fn deep_clone(&self) -> Self {
+        let before = sandbox::bytes_owned();
+        let matcher = self.matcher.deep_clone();
         Self {
-            matcher: self.matcher.deep_clone(),
+            matcher,
             eos: self.eos,
             bytes: self.bytes,
+            share: self.share.of_copy(sandbox::bytes_owned() - before),
             blanks: self.blanks.clone(),
         }
+    }
+
+    /// As `deep_clone`, where there is memory for one more.
+    pub fn try_deep_clone(&self) -> Result<Self> {
+        self.share.memory().check()?;
+        Ok(self.deep_clone())
+    }
+
+    /// Counts what a step has left in memory since `before`. A matcher that has to end gives its memory
+    /// back at once, and fails for ever.
+    fn settle(&mut self, before: i64) -> Result<()> {
+        self.share
+            .grow(sandbox::bytes_owned() - before)
+            .inspect_err(|error| {
+                let before = sandbox::bytes_owned();
+                self.matcher = Matcher::new(Err(anyhow::anyhow!(error.message.clone())));
+                let freed = self.share.grow(sandbox::bytes_owned() - before);
+                debug_assert!(freed.is_ok());
+            })
     }
 
     /// Memory of the compiled grammar.
@@ -417,6 +431,13 @@ impl GrammarMatcher {
     /// `end_ids` are kept where the output may end here; else only where the grammar names them. If
     /// the grammar admits nothing more than the end, the rest is cleared.
     pub fn fill_mask(&mut self, allowed: &mut [u32], end_ids: &[u32]) -> Result<()> {
+        let before = sandbox::bytes_owned();
+        let filled = self.fill(allowed, end_ids);
+        self.settle(before)?;
+        filled
+    }
+
+    fn fill(&mut self, allowed: &mut [u32], end_ids: &[u32]) -> Result<()> {
         let mask = match self.is_complete() {
             true => None,
             false => Some(self.matcher.compute_mask().map_err(stuck)?),
@@ -458,7 +479,10 @@ impl GrammarMatcher {
         if self.is_complete() {
             return Ok(0);
         }
-        let taken = self.matcher.try_consume_tokens(tokens).map_err(stuck)?;
+        let before = sandbox::bytes_owned();
+        let taken = self.matcher.try_consume_tokens(tokens).map_err(stuck);
+        self.settle(before)?;
+        let taken = taken?;
         if let Some(blanks) = &mut self.blanks {
             blanks.push(&tokens[..taken]);
         }

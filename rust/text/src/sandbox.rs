@@ -158,6 +158,11 @@ pub fn bytes_held() -> usize {
     })
 }
 
+/// What this thread has allocated so far, less what it has freed: only differences mean something.
+pub fn bytes_owned() -> i64 {
+    ACCOUNT.with(|account| account.owned.get())
+}
+
 fn too_much_data(input: &str) -> Error {
     Error::new(
         ErrorCode::ResourceExhausted,
@@ -281,6 +286,8 @@ struct Account {
     reserve: Cell<i64>,
     blocks_left: Cell<i64>,
     grace: Cell<u64>,
+    /// Allocated less freed, also outside a sandbox.
+    owned: Cell<i64>,
 }
 
 thread_local! {
@@ -293,6 +300,7 @@ thread_local! {
             reserve: Cell::new(0),
             blocks_left: Cell::new(0),
             grace: Cell::new(0),
+            owned: Cell::new(0),
         }
     };
 }
@@ -323,6 +331,7 @@ impl Account {
 
     /// Called before memory is handed out. Does not return if that would exceed the limit.
     fn charge(&self, bytes: i64, blocks: i64) {
+        self.owned.set(self.owned.get().wrapping_add(bytes));
         // The watch outlives the work, and is null outside it.
         let Some(watch) = (unsafe { self.watch.get().as_ref() }) else {
             return;
@@ -338,6 +347,7 @@ impl Account {
     }
 
     fn refund(&self, bytes: i64, blocks: i64) {
+        self.owned.set(self.owned.get().wrapping_sub(bytes));
         self.bytes_left.set(self.bytes_left.get() + bytes);
         self.blocks_left.set(self.blocks_left.get() + blocks);
     }
@@ -448,6 +458,15 @@ mod tests {
             Ok((held, bytes_held() - before))
         });
         assert_eq!(held.unwrap(), (1 << 16, 0));
+    }
+
+    #[test]
+    fn what_a_thread_owns_is_known_everywhere() {
+        let before = bytes_owned();
+        let data = vec![1u8; 1 << 16];
+        assert_eq!(bytes_owned() - before, 1 << 16);
+        drop(data);
+        assert_eq!(bytes_owned(), before);
     }
 
     #[test]

@@ -1,59 +1,8 @@
-//! JSON schemas before llguidance compiles them, and its refusals of them in our words.
+//! JSON schemas that llguidance would compile wrongly, and its refusals of schemas in our words.
 
 use serde_json::Value;
 
 use crate::error::{Error, Result};
-use crate::grammar::{check_text, too_large, GrammarKind, MAX_REGEX_BYTES};
-
-/// Sum of all `minItems` and `maxItems` of a schema: llguidance writes a rule for each item.
-const MAX_ITEMS: f64 = 20_000.0;
-
-/// What neither llguidance's fuel nor its sizes bound soon enough.
-pub(crate) fn check_schema(schema: &Value) -> Result<()> {
-    let mut open = vec![schema];
-    let mut items = 0.0;
-    while let Some(value) = open.pop() {
-        match value {
-            Value::Array(items) => open.extend(items),
-            Value::Object(members) => {
-                for (key, value) in members {
-                    check_patterns(key, value)?;
-                    items += items_of(key, value);
-                    open.push(value);
-                }
-            }
-            _ => {}
-        }
-        if items > MAX_ITEMS {
-            return Err(too_large(format!(
-                "\"minItems\" and \"maxItems\" of the JSON schema add up to more than {MAX_ITEMS}"
-            )));
-        }
-    }
-    Ok(())
-}
-
-fn items_of(key: &str, value: &Value) -> f64 {
-    match key {
-        "minItems" | "maxItems" => value.as_f64().unwrap_or(0.0),
-        _ => 0.0,
-    }
-}
-
-fn check_patterns(key: &str, value: &Value) -> Result<()> {
-    match (key, value) {
-        ("pattern", Value::String(pattern)) => {
-            check_text(GrammarKind::Regex, pattern, MAX_REGEX_BYTES)?;
-        }
-        ("patternProperties", Value::Object(members)) => {
-            for pattern in members.keys() {
-                check_text(GrammarKind::Regex, pattern, MAX_REGEX_BYTES)?;
-            }
-        }
-        _ => {}
-    }
-    Ok(())
-}
 
 /// What llguidance says of a schema without naming the keyword.
 pub(crate) fn by_keyword(message: &str) -> Option<String> {

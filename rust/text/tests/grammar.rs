@@ -274,6 +274,16 @@ fn refusals_name_the_keyword() {
     // The same schema is taken where nothing strict was asked for.
     let loose = fixture.compile(LooseJsonSchema, &schema.to_string());
     assert!(fixture.accepts(&loose, r#"{"a": 1}"#));
+    // Options of the client's own do not make it strict.
+    let with_options =
+        json!({"enum": ["a"], "if": true, "x-guidance": {"whitespace_flexible": false}});
+    fixture.check(
+        LooseJsonSchema,
+        &with_options.to_string(),
+        &["\"a\""],
+        &["\"b\"", " \"a\""],
+    );
+    fixture.refusal(JsonSchema, &with_options.to_string());
     for (kind, text, wanted) in [
         (JsonSchema, "{", "the JSON schema cannot be read: EOF"),
         (JsonSchema, "[]", "the JSON schema must be an object"),
@@ -299,6 +309,20 @@ fn refusals_name_the_keyword() {
     }
 }
 
+/// A random token of a mask.
+fn any_of(words: &[u32], seed: &mut u64) -> u32 {
+    let count: u32 = words.iter().map(|word| word.count_ones()).sum();
+    assert!(count > 0, "an empty mask without an error");
+    *seed = seed
+        .wrapping_mul(6364136223846793005)
+        .wrapping_add(1442695040888963407);
+    let wanted = (*seed >> 33) as u32 % count;
+    (0..words.len() as u32 * 32)
+        .filter(|id| has(words, *id))
+        .nth(wanted as usize)
+        .unwrap()
+}
+
 /// Random admitted tokens, until the end or a limit of the matcher.
 fn walk(fixture: &Fixture, matcher: &mut GrammarMatcher, steps: usize, mut seed: u64) {
     for _ in 0..steps {
@@ -306,16 +330,7 @@ fn walk(fixture: &Fixture, matcher: &mut GrammarMatcher, steps: usize, mut seed:
         if matcher.fill_mask(&mut words, &[fixture.end]).is_err() {
             break;
         }
-        let count: u32 = words.iter().map(|word| word.count_ones()).sum();
-        assert!(count > 0, "an empty mask without an error");
-        seed = seed
-            .wrapping_mul(6364136223846793005)
-            .wrapping_add(1442695040888963407);
-        let wanted = (seed >> 33) as u32 % count;
-        let token = (0..words.len() as u32 * 32)
-            .filter(|id| has(&words, *id))
-            .nth(wanted as usize)
-            .unwrap();
+        let token = any_of(&words, &mut seed);
         if token == fixture.end {
             break;
         }
@@ -371,6 +386,13 @@ fn hostile() -> Vec<(GrammarKind, &'static str, String)> {
             (0..200).map(|i| (format!("^a{i}[a-z]*b"), json!(true)))
                 .collect::<serde_json::Map<_, _>>()}).to_string()),
         (JsonSchema, "non-ASCII at a cut", json!({"minimum": "é".repeat(200)}).to_string()),
+        (JsonSchema, "minItems 1e9 and -1e18", json!({"properties": {"a": {"type": "array", "minItems": 1_000_000_000}},
+            "default": {"minItems": -1e18}}).to_string()),
+        (JsonSchema, "allOf of 59 patterns", json!({"allOf": (1..60)
+            .map(|i| json!({"type": "string", "pattern": format!("^[a-z]*[a-m][a-z]{{{i}}}$")}))
+            .collect::<Vec<_>>()}).to_string()),
+        (JsonSchema, "two patterns 1,000 wide", json!({"allOf": [{"pattern": "^[a-z]*[a-m][a-z]{999}$"},
+            {"pattern": "^[a-z]*[b-n][a-z]{999}$"}]}).to_string()),
         (Regex, "(a+)+b", "(a+)+b".into()),
         (Regex, "(a|aa)*b, alternatives", "(a|aa|aaa|aaaa)*b".into()),
         (Regex, "a{1000}{1000}", "((a{1000}){1000}){1000}".into()),
@@ -440,4 +462,137 @@ fn a_text_over_the_limit_is_refused() {
         "{}",
         error.message
     );
+}
+
+#[test]
+fn grammars_that_would_stop_the_compiler_leave_nothing_behind() {
+    let fixture = fixture("byte_level");
+    let patterns: Vec<_> = (1..60)
+        .map(|i| json!({"type": "string", "pattern": format!("^[a-z]*[a-m][a-z]{{{i}}}$")}))
+        .collect();
+    let negative = json!({"properties": {"a": {"type": "array", "minItems": 1_000_000_000}},
+                          "default": {"minItems": -1e18}});
+    for schema in [json!({"allOf": patterns}), negative] {
+        for _ in 0..8 {
+            let error = fixture.refusal(LooseJsonSchema, &schema.to_string());
+            assert!(
+                !error.message.contains("takes too long"),
+                "{}",
+                error.message
+            );
+        }
+    }
+    assert!(!fixture.compiler.stopped());
+    fixture.compile(JsonObject, "");
+}
+
+/// Each output makes megabytes of states of its own; a limit for each would let many take everything.
+#[test]
+fn all_outputs_share_one_limit_on_memory() {
+    const LIMIT: usize = 16 << 20;
+    const CROWD: usize = 8;
+    let mut fixture = fixture("byte_level");
+    fixture.compiler = fixture.compiler.with_memory(LIMIT);
+    let start = fixture.compile(Regex, "([a-z ]*[a-m][a-z ]{24}q)*");
+    let mut bystander = fixture.compile(Regex, "[0-9]*");
+    let mut crowd: Vec<_> = (1..=CROWD as u64)
+        .map(|seed| (Some(start.deep_clone()), seed))
+        .collect();
+    let mut peak = 0;
+    let mut refusals = Vec::new();
+    for _ in 0..400 {
+        for (slot, seed) in &mut crowd {
+            let Some(matcher) = slot else {
+                continue;
+            };
+            let mut words = vec![u32::MAX; fixture.tokenizer.vocab_size().div_ceil(32)];
+            // Without end tokens: the output goes on.
+            let filled = matcher.fill_mask(&mut words, &[]);
+            let taken = filled.and_then(|()| matcher.advance(&[any_of(&words, seed)]));
+            peak = peak.max(fixture.compiler.bytes_in_use());
+            if let Err(error) = taken {
+                assert!(matcher.fill_mask(&mut words, &[]).is_err(), "it has ended");
+                refusals.push(error.message);
+                *slot = None;
+            }
+        }
+    }
+    let is_known = |message: &String| message.contains("needs too much memory");
+    assert!(
+        !refusals.is_empty() && refusals.iter().all(is_known),
+        "{refusals:?}"
+    );
+    assert!(peak > LIMIT && peak < LIMIT + CROWD * (5 << 20), "{peak}");
+    // A small one goes on.
+    fixture.mask(&mut bystander);
+    assert_eq!(bystander.advance(&fixture.encode("1")).unwrap(), 1);
+    drop((crowd, start, bystander));
+    assert_eq!(fixture.compiler.bytes_in_use() >> 10, 0);
+    fixture.compile(JsonObject, "");
+}
+
+const JSON_GBNF: &str = include_str!("json.gbnf");
+
+#[test]
+fn gbnf_with_terminals_means_the_same() {
+    let fixture = fixture("byte_level");
+    fixture.check(
+        Lark,
+        JSON_GBNF,
+        &[
+            "{}",
+            "{ }\n  ",
+            r#"{"a": -1.5e+3, "b":[true ,null,{"c":"\\u00e9\\n x"}]}"#,
+            "{\"a\": 0}",
+        ],
+        &[
+            "",
+            "[]",
+            "{\"a\": 01}",
+            "{\"a\":  1}",
+            "{\"a\": tru}",
+            "{\"a\": \"\t\"}",
+            "{} {",
+        ],
+    );
+    // What a terminal would take too much of stays as it is.
+    fixture.check(
+        Lark,
+        "root ::= x \"ab\" | y\nx ::= \"a\"*\ny ::= \"(\" y \")\" | \"c\"",
+        &["ab", "aab", "((c))"],
+        &["a", "(ab)", "(c"],
+    );
+    fixture.check(
+        Lark,
+        "root ::= [a-z]* \"end\" x?\nx ::= \"(\" root \")\"",
+        &["abcend", "end(xend)"],
+        &["abc"],
+    );
+    fixture.check(
+        Lark,
+        "root ::= ([a-z]+ \"=\" num \";\")* \nnum ::= [0-9]+ | \"(\" num \")\"",
+        &["", "a=1;", "ab=((12));c=3;"],
+        &["a=;", "a=(1;", "1=1;"],
+    );
+}
+
+/// Of memory, which does not depend on the machine: what the parser takes leaves rows and items behind.
+#[test]
+fn gbnf_costs_what_similar_lark_costs() {
+    let fixture = fixture("byte_level");
+    let lark = r#"start: "{" STRING ":" STRING "}"
+STRING: /"([^"\\\x7F\x00-\x1F]|\\(["\\bfnrt]|u[0-9a-fA-F]{4}))*"( |\n[ \t]{0,20})?/"#;
+    let grown = |grammar: &str| {
+        let mut matcher = fixture.compile(Lark, grammar);
+        matcher.advance(&fixture.encode("{\"a\":\"")).unwrap();
+        fixture.mask(&mut matcher);
+        let before = fixture.compiler.bytes_in_use();
+        for _ in 0..500 {
+            fixture.mask(&mut matcher);
+            matcher.advance(&fixture.encode("x")).unwrap();
+        }
+        fixture.compiler.bytes_in_use() - before
+    };
+    let (gbnf, lark) = (grown(JSON_GBNF), grown(lark));
+    assert!(gbnf <= lark + lark / 4 + 4096, "{gbnf} and {lark}");
 }

@@ -660,14 +660,16 @@ TEST(ServerTest, HealthIsRedWithoutProgressAndWhenTheEngineHasFailed) {
   EXPECT_FALSE(green());
 }
 
-TEST(ServerTest, HealthIsRedWhenTheChatTemplateHasStoppedForGood) {
-  auto codec = std::make_unique<ByteCodec>();
-  std::atomic<bool>& stopped = codec->chat_has_stopped;
-  TestServer server({}, {}, {}, std::move(codec));
-  const char* const checks[] = {"/health", "/v2/health/live", "/v2/health/ready"};
-  for (const char* check : checks) EXPECT_EQ(server.Client().Get(check)->status, 200) << check;
-  stopped = true;
-  for (const char* check : checks) EXPECT_NE(server.Client().Get(check)->status, 200) << check;
+TEST(ServerTest, HealthIsRedWhenTheChatTemplateOrGrammarsHaveStoppedForGood) {
+  for (auto member : {&ByteCodec::chat_has_stopped, &ByteCodec::grammars_have_stopped}) {
+    auto codec = std::make_unique<ByteCodec>();
+    std::atomic<bool>& stopped = (*codec).*member;
+    TestServer server({}, {}, {}, std::move(codec));
+    const char* const checks[] = {"/health", "/v2/health/live", "/v2/health/ready"};
+    for (const char* check : checks) EXPECT_EQ(server.Client().Get(check)->status, 200) << check;
+    stopped = true;
+    for (const char* check : checks) EXPECT_NE(server.Client().Get(check)->status, 200) << check;
+  }
 }
 
 TEST(ServerTest, SigtermLetsRequestsFinishAndRefusesNewOnes) {

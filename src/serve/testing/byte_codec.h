@@ -40,6 +40,7 @@ class ByteCodec : public TextCodec {
                                           const ChatText& chat) const override;
   std::string_view ChatSource() const override { return chat_source; }
   bool ChatHasStopped() const override { return chat_has_stopped; }
+  bool GrammarsHaveStopped() const override { return grammars_have_stopped; }
   // Bans the words' last bytes: enough to check that a constraint reaches the engine.
   Result<std::shared_ptr<const TokenConstraint>> BanWords(
       const std::vector<std::string>& words) const override;
@@ -49,6 +50,7 @@ class ByteCodec : public TextCodec {
       const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const override;
 
   std::atomic<bool> chat_has_stopped{false};
+  std::atomic<bool> grammars_have_stopped{false};
   // Shows how answers mark calls and reasoning; RenderChat renders its own format.
   std::string chat_source = "<tool_call> </think>";
 };

@@ -1,0 +1,502 @@
+//! What a JSON schema may cost, as far as it shows in the schema itself: the sizes and patterns that
+//! neither llguidance's fuel nor its limits bound soon enough.
+
+use std::collections::HashMap;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, ErrorCode, Result};
+
+/// Bytes of a regular expression and of a grammar in Lark. llguidance's time and memory grow with the
+/// square of their optional parts, and its fuel does not count them.
+pub const MAX_REGEX_BYTES: usize = 16 << 10;
+/// Brackets inside each other in a grammar's text; in JSON serde_json's own limit (127) is lower.
+const MAX_DEPTH: usize = 200;
+/// Sum of all `minItems` and `maxItems` of a schema: llguidance writes a rule for each item.
+const MAX_ITEMS: f64 = 20_000.0;
+/// Patterns that have to hold for one text, times their characters with repeats written out. llguidance
+/// searches for a text of them after each that it adds: a limited number of steps, each as long as all
+/// of them.
+const MAX_COMMON_PATTERNS: u64 = 4_000;
+/// Where so many parts of a schema do not show which patterns meet: all patterns, counted as above.
+const MAX_PARTS: usize = 50_000;
+const MAX_PATTERNS_OF_MANY_PARTS: u64 = 1_000_000;
+/// Characters of a pattern that are counted at most, and of a `format`.
+const MAX_WIDTH: u64 = 1 << 20;
+const FORMAT_WIDTH: u64 = 64;
+
+pub fn too_large(sentence: String) -> Error {
+    Error::new(ErrorCode::ResourceExhausted, sentence)
+}
+
+/// llguidance recurses over brackets, and some of its walks in the threads that fill masks.
+pub fn check_text(name: &str, text: &str, max_bytes: usize) -> Result<()> {
+    check_bytes(name, text, max_bytes)?;
+    let mut depth = 0usize;
+    for byte in text.bytes() {
+        match byte {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth = depth.saturating_sub(1),
+            _ => {}
+        }
+        if depth > MAX_DEPTH {
+            return Err(too_large(format!(
+                "the {name} nests brackets more than {MAX_DEPTH} deep"
+            )));
+        }
+    }
+    Ok(())
+}
+
+pub fn check_bytes(name: &str, text: &str, max_bytes: usize) -> Result<()> {
+    match text.len() {
+        bytes if bytes <= max_bytes => Ok(()),
+        bytes => Err(too_large(format!(
+            "the {name} has {bytes} bytes; at most {max_bytes} are compiled"
+        ))),
+    }
+}
+
+/// What neither llguidance's fuel nor its sizes bound soon enough.
+pub fn check_schema(schema: &Value) -> Result<()> {
+    let mut sizes = Sizes {
+        root: schema,
+        // A reference may lead into what is a value elsewhere.
+        reads_values: refers_to_values(schema),
+        items: 0.0,
+        parts_left: MAX_PARTS,
+        patterns: Common::default(),
+        meeting: Common::default(),
+    };
+    sizes.visit(schema)?;
+    let is_cut = sizes.parts_left == 0;
+    if sizes.meeting.cost() > MAX_COMMON_PATTERNS
+        || is_cut && sizes.patterns.cost() > MAX_PATTERNS_OF_MANY_PARTS
+    {
+        return Err(too_large(
+            "too many or too long patterns of the JSON schema have to hold for one text (\"allOf\", or \"pattern\" \
+             beside \"$ref\" or \"anyOf\"); put them into one pattern"
+                .to_owned(),
+        ));
+    }
+    Ok(())
+}
+
+/// Patterns that have to hold for one text.
+#[derive(Clone, Copy, Default)]
+struct Common {
+    count: u64,
+    width: u64,
+}
+
+impl Common {
+    fn add(&mut self, other: Self) {
+        self.count += other.count;
+        self.width = self.width.saturating_add(other.width);
+    }
+
+    fn cost(self) -> u64 {
+        match self.count {
+            0 | 1 => 0,
+            count => self.width.saturating_mul(count),
+        }
+    }
+
+    fn max(self, other: Self) -> Self {
+        match self.cost() < other.cost() || self.width < other.width {
+            true => other,
+            false => self,
+        }
+    }
+}
+
+/// The patterns of each place below a schema: "/a/*" is an item of its property `a`.
+type Places = HashMap<String, Common>;
+
+struct Sizes<'a> {
+    root: &'a Value,
+    reads_values: bool,
+    items: f64,
+    /// That are still read to find the patterns that meet.
+    parts_left: usize,
+    /// All of them.
+    patterns: Common,
+    /// The worst that meet.
+    meeting: Common,
+}
+
+impl<'a> Sizes<'a> {
+    /// Every schema in the document.
+    fn visit(&mut self, schema: &'a Value) -> Result<()> {
+        match schema {
+            Value::Array(parts) => parts.iter().try_for_each(|part| self.visit(part))?,
+            Value::Object(members) => {
+                if puts_together(members) {
+                    let mut places = Places::new();
+                    self.gather(schema, "", &mut Vec::new(), &mut places);
+                    for common in places.values() {
+                        self.meeting = self.meeting.max(*common);
+                    }
+                }
+                for (key, value) in members {
+                    self.visit_member(key, value)?;
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    fn visit_member(&mut self, key: &str, value: &'a Value) -> Result<()> {
+        match (key, value) {
+            ("minItems" | "maxItems", Value::Number(count)) => {
+                self.items += count.as_f64().unwrap_or(0.0).max(0.0);
+                if self.items > MAX_ITEMS {
+                    return Err(too_large(format!(
+                        "\"minItems\" and \"maxItems\" of the JSON schema add up to more than {MAX_ITEMS}"
+                    )));
+                }
+            }
+            ("pattern", Value::String(pattern)) => self.visit_pattern(pattern)?,
+            (key, _) if is_value(key) && !self.reads_values => {}
+            (key, Value::Object(members)) if names_schemas(key) => {
+                for (name, schema) in members {
+                    if key == "patternProperties" {
+                        self.visit_pattern(name)?;
+                    }
+                    self.visit(schema)?;
+                }
+            }
+            (_, value) => self.visit(value)?,
+        }
+        Ok(())
+    }
+
+    fn visit_pattern(&mut self, pattern: &str) -> Result<()> {
+        check_text("regular expression", pattern, MAX_REGEX_BYTES)?;
+        self.patterns.add(Common {
+            count: 1,
+            width: width(pattern),
+        });
+        Ok(())
+    }
+
+    /// Adds the patterns of a schema at `place` to those that are there already. `open`: the targets of
+    /// the references that led here.
+    fn gather(
+        &mut self,
+        schema: &'a Value,
+        place: &str,
+        open: &mut Vec<*const Value>,
+        places: &mut Places,
+    ) {
+        let Value::Object(members) = schema else {
+            return;
+        };
+        if self.parts_left == 0 {
+            return;
+        }
+        self.parts_left -= 1;
+        for (key, value) in members {
+            match (key.as_str(), value) {
+                ("pattern", Value::String(pattern)) => add(places, place, width(pattern)),
+                ("format", Value::String(_)) => add(places, place, FORMAT_WIDTH),
+                ("allOf", Value::Array(parts)) => {
+                    for part in parts {
+                        self.gather(part, place, open, places);
+                    }
+                }
+                // One of them holds.
+                ("anyOf" | "oneOf", Value::Array(parts)) => {
+                    let mut worst = Places::new();
+                    for part in parts {
+                        let mut own = Places::new();
+                        self.gather(part, place, open, &mut own);
+                        for (place, common) in own {
+                            let known = worst.entry(place).or_default();
+                            *known = known.max(common);
+                        }
+                    }
+                    for (place, common) in worst {
+                        places.entry(place).or_default().add(common);
+                    }
+                }
+                ("$ref", Value::String(reference)) => {
+                    let target = reference
+                        .strip_prefix('#')
+                        .and_then(|p| self.root.pointer(p));
+                    let Some(target) = target.filter(|t| !open.contains(&std::ptr::from_ref(*t)))
+                    else {
+                        continue;
+                    };
+                    open.push(std::ptr::from_ref(target));
+                    self.gather(target, place, open, places);
+                    open.pop();
+                }
+                ("properties", Value::Object(properties)) => {
+                    for (name, schema) in properties {
+                        self.gather(schema, &format!("{place}/{name}"), open, places);
+                    }
+                }
+                ("patternProperties", Value::Object(properties)) => {
+                    for schema in properties.values() {
+                        self.gather(schema, &format!("{place}/*"), open, places);
+                    }
+                }
+                ("items" | "additionalProperties" | "additionalItems", schema) => {
+                    self.gather(schema, &format!("{place}/*"), open, places);
+                }
+                ("prefixItems", Value::Array(parts)) => {
+                    for (i, schema) in parts.iter().enumerate() {
+                        self.gather(schema, &format!("{place}/{i}"), open, places);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+}
+
+fn add(places: &mut Places, place: &str, width: u64) {
+    let common = Common { count: 1, width };
+    places.entry(place.to_owned()).or_default().add(common);
+}
+
+/// Whether several parts of one schema hold for the same text.
+fn puts_together(members: &Map<String, Value>) -> bool {
+    let parts = [
+        "allOf",
+        "anyOf",
+        "oneOf",
+        "$ref",
+        "pattern",
+        "format",
+        "properties",
+        "items",
+    ];
+    let is_list = |list: &Value| list.as_array().is_some_and(|parts| parts.len() > 1);
+    members.get("allOf").is_some_and(is_list)
+        || parts
+            .iter()
+            .filter(|part| members.contains_key(**part))
+            .count()
+            > 1
+}
+
+/// Keywords whose value is no schema.
+fn is_value(key: &str) -> bool {
+    matches!(key, "const" | "enum" | "default" | "example" | "examples")
+}
+
+/// Keywords whose value has a schema under each name.
+fn names_schemas(key: &str) -> bool {
+    matches!(
+        key,
+        "properties" | "patternProperties" | "$defs" | "definitions" | "dependentSchemas"
+    )
+}
+
+/// Whether a reference may lead elsewhere than to the whole document or to one of its definitions.
+fn refers_to_values(document: &Value) -> bool {
+    let is_definition = |reference: &str| {
+        let name = reference
+            .strip_prefix("#/$defs/")
+            .or_else(|| reference.strip_prefix("#/definitions/"));
+        reference == "#" || name.is_some_and(|name| !name.contains('/'))
+    };
+    match document {
+        Value::Array(parts) => parts.iter().any(refers_to_values),
+        Value::Object(members) => members.iter().any(|(key, value)| match value {
+            // Under another address, references and definitions are relative to it.
+            Value::String(text) if key == "$ref" => !is_definition(text),
+            Value::String(_) => key == "$id" || key == "id",
+            _ => refers_to_values(value),
+        }),
+        _ => false,
+    }
+}
+
+/// The characters of a regular expression, repeats written out: about the states of its automaton.
+fn width(pattern: &str) -> u64 {
+    let mut chars = pattern.chars().peekable();
+    let mut open: Vec<u64> = Vec::new();
+    let (mut total, mut last) = (0u64, 0u64);
+    while let Some(c) = chars.next() {
+        match c {
+            '(' => {
+                open.push(total);
+                (total, last) = (0, 0);
+            }
+            ')' => {
+                last = total;
+                total += open.pop().unwrap_or(0);
+            }
+            '{' => {
+                let repeat: String = std::iter::from_fn(|| chars.next_if(|c| *c != '}')).collect();
+                let counts = repeat
+                    .split(',')
+                    .filter_map(|count| count.trim().parse::<u64>().ok());
+                let repeated = last
+                    .saturating_mul(counts.max().unwrap_or(1).max(1))
+                    .min(MAX_WIDTH);
+                total = total - last + repeated;
+                last = repeated;
+            }
+            '}' | '*' | '+' | '?' | '^' | '$' => {}
+            '|' => last = 0,
+            _ => {
+                if c == '\\' {
+                    chars.next();
+                }
+                if c == '[' {
+                    skip_class(&mut chars);
+                }
+                total += 1;
+                last = 1;
+            }
+        }
+        total = total.min(MAX_WIDTH);
+        last = last.min(total);
+    }
+    open.iter()
+        .fold(total, |sum, outer| sum + outer)
+        .min(MAX_WIDTH)
+}
+
+/// Up to its end; the first character may be the bracket that else ends it.
+fn skip_class(chars: &mut std::iter::Peekable<std::str::Chars>) {
+    chars.next_if_eq(&'^');
+    let mut depth = 1;
+    let mut is_first = true;
+    while let Some(c) = chars.next() {
+        match c {
+            '\\' => {
+                chars.next();
+            }
+            '[' => depth += 1,
+            ']' if !is_first => depth -= 1,
+            _ => {}
+        }
+        is_first = false;
+        if depth == 0 {
+            return;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn sizes_add_up_wherever_they_are() {
+        let refused = |schema: Value| check_schema(&schema).is_err();
+        assert!(refused(
+            json!({"minItems": 1e9, "not": {"minItems": -1e18}})
+        ));
+        assert!(refused(
+            json!({"properties": {"a": {"minItems": 1e9}}, "default": {"minItems": -1e18}})
+        ));
+        assert!(refused(
+            json!({"minItems": 12_000, "items": {"maxItems": 12_000}})
+        ));
+        assert!(refused(
+            json!({"properties": {"const": {"minItems": 30_000}}})
+        ));
+        assert!(refused(json!({"$defs": {"default": {"maxItems": 30_000}}})));
+        assert!(!refused(
+            json!({"minItems": 12_000, "items": {"maxItems": 8_000}})
+        ));
+    }
+
+    #[test]
+    fn values_are_no_schemas() {
+        for value in ["const", "enum", "default", "examples"] {
+            let schema = json!({value: [{"minItems": 30_000}]});
+            assert!(check_schema(&schema).is_ok(), "{value}");
+            let schema = json!({"$ref": format!("#/{value}/0"), value: [{"minItems": 30_000}]});
+            assert!(check_schema(&schema).is_err(), "{value} is referred to");
+        }
+        assert!(check_schema(&json!({"properties": {"minItems": {"const": 30_000}}})).is_ok());
+    }
+
+    #[test]
+    fn patterns_that_meet_are_few() {
+        let patterns = |count: usize| -> Vec<Value> {
+            (1..=count)
+                .map(|i| json!({"pattern": format!("^[a-z]*[a-m][a-z]{{{i}}}$")}))
+                .collect()
+        };
+        let is_taken = |schema: Value| check_schema(&schema).is_ok();
+        assert!(is_taken(json!({"anyOf": patterns(500)})));
+        assert!(is_taken(json!({"allOf": patterns(8)})));
+        assert!(!is_taken(json!({"allOf": patterns(59)})));
+        // In properties of the same name, through references, and beside other keywords.
+        let objects = |same: bool| -> Vec<Value> {
+            let name = |i| {
+                if same {
+                    "a".to_owned()
+                } else {
+                    format!("a{i}")
+                }
+            };
+            patterns(59)
+                .into_iter()
+                .enumerate()
+                .map(|(i, p)| json!({"properties": {name(i): p}}))
+                .collect()
+        };
+        assert!(is_taken(json!({"allOf": objects(false)})));
+        assert!(!is_taken(json!({"allOf": objects(true)})));
+        let chain: Map<String, Value> = (0..59)
+            .map(|i| {
+                let next = format!("#/$defs/d{}", i + 1);
+                (
+                    format!("d{i}"),
+                    json!({"pattern": "[a-m][a-z]{30}$", "$ref": next}),
+                )
+            })
+            .collect();
+        assert!(!is_taken(json!({"$ref": "#/$defs/d0", "$defs": chain})));
+        assert!(!is_taken(
+            json!({"pattern": "a{3000}", "anyOf": [{"pattern": "b{3000}"}, {}]})
+        ));
+    }
+
+    #[test]
+    fn many_parts_take_no_time() {
+        let doubling: Map<String, Value> = (0..60)
+            .map(|i| {
+                let next = json!({"$ref": format!("#/$defs/d{}", i + 1)});
+                (
+                    format!("d{i}"),
+                    json!({"allOf": [next, next], "pattern": "a"}),
+                )
+            })
+            .collect();
+        let schema = json!({"$ref": "#/$defs/d0", "$defs": doubling});
+        let _ = check_schema(&schema);
+        let itself =
+            json!({"allOf": [{"$ref": "#"}, {"$ref": "#"}], "properties": {"a": {"$ref": "#"}}});
+        assert!(check_schema(&itself).is_ok());
+    }
+
+    #[test]
+    fn widths_count_repeats() {
+        for (pattern, wanted) in [
+            ("", 0),
+            ("^abc$", 3),
+            (r"\d[^]a]x*", 3),
+            ("a{3}", 3),
+            ("(ab){2,5}c", 11),
+            ("((a{9}){9}){9}", 729),
+            ("a{3", 3),
+            (r"\p{L}|b", 2),
+        ] {
+            assert_eq!(width(pattern), wanted, "{pattern}");
+        }
+        assert_eq!(width("((a{9999}){9999}){9999}"), MAX_WIDTH);
+    }
+}
