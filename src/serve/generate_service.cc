@@ -107,21 +107,37 @@ struct GenerateService::Impl {
       auto own = decoder == nullptr ? nullptr : decoder->Clone();
       request->choices.push_back({.decoder = ChoiceDecoder(std::move(own), stops)});
     }
-    Status refused;
+    Submit(request, *std::move(built));
+  }
+
+  // The lock is not held while the engine takes the request, which copies the grammar for each
+  // choice: the pump needs it for the events of all others.
+  void Submit(const RequestPtr& request, Request built) {
+    bool is_refused = false;
     {
-      // The lock is held during Submit, so that the pump cannot see an event of an unknown request.
       const MutexLock lock(mutex);
       if (request->cancelled) return;
-      if (closing) {
-        refused = ShuttingDown();
-      } else if (Result<RequestId> id = engine.Submit(*std::move(built)); id.ok()) {
+      is_refused = closing;
+      if (!is_refused) ++num_submitting;
+    }
+    if (is_refused) return Refuse(*request, ShuttingDown());
+    const Result<RequestId> id = engine.Submit(std::move(built));
+    bool is_late = false;  // the client has left meanwhile, or the service closes
+    bool is_closing = false;
+    {
+      const MutexLock lock(mutex);
+      --num_submitting;
+      is_closing = closing;
+      is_late = closing || request->cancelled;
+      if (id.ok() && !is_late) {
         request->id = *id;
         active.emplace(*id, request);
-      } else {
-        refused = id.status();
       }
     }
-    if (!refused.ok()) Refuse(*request, refused);
+    submitted.NotifyAll();
+    if (!id.ok()) return Refuse(*request, id.status());
+    if (is_late) engine.Cancel(*id, kAllChoices);
+    if (is_closing) Refuse(*request, ShuttingDown());
   }
 
   // The prompt's text and tokens; its log-probabilities come with the first token.
@@ -171,8 +187,11 @@ struct GenerateService::Impl {
     }
   }
 
+  // An event may be here before its request: it waits until none is being submitted.
   RequestPtr Find(RequestId id) {
-    const MutexLock lock(mutex);
+    MutexLock lock(mutex);
+    submitted.Wait(
+        lock, [&]() TANDEM_REQUIRES(mutex) { return num_submitting == 0 || active.contains(id); });
     const auto it = active.find(id);
     return it == active.end() ? nullptr : it->second;
   }
@@ -298,6 +317,8 @@ struct GenerateService::Impl {
   // Until the engine's last event.
   std::unordered_map<RequestId, RequestPtr> active TANDEM_GUARDED_BY(mutex);
   bool closing TANDEM_GUARDED_BY(mutex) = false;
+  int num_submitting TANDEM_GUARDED_BY(mutex) = 0;
+  Condition submitted;  // num_submitting has gone down
 
   Mutex lengths_mutex;
   TokenLengths lengths TANDEM_GUARDED_BY(lengths_mutex);
