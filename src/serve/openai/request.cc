@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "serve/field_reader.h"
@@ -58,7 +60,7 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   ReadAnswerFields(fields, call, text);
   RefuseUnsupported(fields);
   ReadGenerationFields(fields, text);
-  text.grammar = ReadGrammar(fields);
+  text.grammar = ReadGrammar(fields, call.ignored);
   CheckOtherFields(fields);
   ReadSpecialTokens(fields, call, text);
   const bool is_completion = call.endpoint == Endpoint::kCompletions;
@@ -98,7 +100,8 @@ Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
     return FieldError(choices_name, fmt::format("prompts times {} must be at most {}", choices_name,
                                                 kMaxPrompts));
   }
-  call.ignored = fields.Unread(kMaxIgnored);
+  std::ranges::move(fields.Unread(kMaxIgnored), std::back_inserter(call.ignored));
+  if (call.ignored.size() > kMaxIgnored) call.ignored.resize(kMaxIgnored);
   return call;
 }
 
