@@ -23,6 +23,8 @@ struct ToolFormat {
   std::string_view close;
   // An answer that is only the call's JSON object, without `begin`, is a call too.
   bool may_be_bare = false;
+  // The chat templates of such models refuse ids of calls other than nine letters and digits.
+  bool short_ids = false;
 };
 // In the order of detection.
 std::span<const ToolFormat> ToolFormats();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "serve/openai/tool_grammar.h"
@@ -40,8 +41,10 @@ Status ConstrainCalls(const AnswerFormat& format, const TextCodec& codec, Call& 
 
 }  // namespace
 
-Result<AnswerPlan> PlanAnswer(const AnswerFormatNames& names, const TextCodec& codec, Call& call) {
+Result<AnswerPlan> PlanAnswer(const AnswerFormatNames& names, const TextCodec& codec,
+                              std::shared_ptr<CallIds> call_ids, Call& call) {
   AnswerPlan plan;
+  plan.call_ids = std::move(call_ids);
   if (call.endpoint != Endpoint::kChat) return plan;
   plan.format = FindAnswerFormat(names.tools, names.reasoning, codec.ChatSource());
   plan.tools = call.tools.callable();

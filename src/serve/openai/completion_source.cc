@@ -116,6 +116,7 @@ class CompletionSource final : public MessageSource {
     if (is_last) std::ranges::move(shown.parser->Flush(), std::back_inserter(parts));
     if (parts.empty() && !choice.pieces.empty()) parts.emplace_back();
     for (AnswerPart& part : parts) {
+      if (part.kind == PartKind::kCall) part.id = plan_.NewCallId();
       choice.part = std::move(part);
       messages.push_back(Chunk(choice, shown));
       choice.pieces = {};

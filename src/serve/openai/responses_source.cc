@@ -20,7 +20,8 @@ class ResponsesSource final : public MessageSource {
                   std::unique_ptr<GenerateCall> generate)
       : is_streamed_(call.call.stream),
         header_{"resp_" + request_id, generate->model().name, UnixSeconds(), std::move(call.body)},
-        parser_(plan.format, std::move(plan.tools)),
+        parser_(plan.format, plan.tools),
+        plan_(std::move(plan)),
         call_(std::move(generate)),
         answer_(request_id, call.call.logprobs, call_->model().service->codec()) {}
 
@@ -74,8 +75,9 @@ class ResponsesSource final : public MessageSource {
   }
 
   // The tokens that came since the last part belong to the first of these.
-  void AddParts(const std::vector<AnswerPart>& parts, std::vector<std::string>& events) {
-    for (const AnswerPart& part : parts) {
+  void AddParts(std::vector<AnswerPart> parts, std::vector<std::string>& events) {
+    for (AnswerPart& part : parts) {
+      if (part.kind == PartKind::kCall) part.id = plan_.NewCallId();
       answer_.Add(part, std::exchange(pending_, {}), writer_, events);
     }
   }
@@ -118,6 +120,7 @@ class ResponsesSource final : public MessageSource {
   const bool is_streamed_;
   const ResponsesHeader header_;
   AnswerParser parser_;
+  const AnswerPlan plan_;
   const std::unique_ptr<GenerateCall> call_;
   ResponsesAnswer answer_;
   EventWriter writer_;
