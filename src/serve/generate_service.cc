@@ -86,8 +86,8 @@ struct GenerateService::Impl {
     if (!StillWanted(*request)) return;
     const std::optional<Nanos>& timeout = request->text.timeout;
     if (timeout && clock.Now() - request->started >= *timeout) return Refuse(*request, TimedOut());
-    Result<Request> built =
-        BuildRequest(request->text, codec, defaults, limits, options.limits, request->started);
+    Result<Request> built = BuildRequest(request->text, codec, defaults, limits, options.limits,
+                                         request->started, &request->reasoning);
     if (!built.ok()) return Refuse(*request, built.status());
     std::shared_ptr<const StopStrings> stops;
     if (!request->text.stop.empty()) {
@@ -216,6 +216,7 @@ struct GenerateService::Impl {
   void Translate(ActiveRequest& request, ActiveRequest::Choice& choice, Event& event) {
     TextEvent out;
     out.choice = event.choice;
+    out.reasoning = request.reasoning;
     if (!event.context_logits.empty()) choice.context_logits = std::move(event.context_logits);
     for (size_t i = 0; i < event.prompt_logprobs.size() && request.prompt != nullptr; ++i) {
       TokenPiece& piece = request.prompt->pieces[i];
@@ -354,7 +355,7 @@ std::unique_ptr<TextStream> GenerateService::Start(TextRequest text, std::functi
   request->started = impl_->clock.Now();
   const bool is_quick =
       PromptBytes(text) <= impl_->options.inline_prompt_bytes && text.bad_words.empty();
-  const bool has_grammar = text.grammar != nullptr;
+  const bool has_grammar = text.grammar != nullptr || text.grammar_after != nullptr;
   request->text = std::move(text);
   auto stream = std::make_unique<TextStream>(
       request, [impl = impl_.get(), request] { impl->Leave(*request); });

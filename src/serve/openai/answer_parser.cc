@@ -25,9 +25,9 @@ size_t PartialMark(std::string_view text, std::string_view mark) {
 
 AnswerParser::AnswerParser(const AnswerFormat& format, CallableTools tools)
     : format_(format), tools_(std::move(tools)) {
-  if (format_.reasoning == nullptr) {
+  if (format_.reasoning == nullptr || format_.start == ReasoningStart::kClosed) {
     state_ = State::kContent;
-  } else if (format_.starts_in_reasoning) {
+  } else if (format_.start == ReasoningStart::kOpen) {
     state_ = State::kReasoning;
   }
   may_be_bare_ = format_.tools != nullptr && format_.tools->may_be_bare && !tools_.need_mark;

@@ -153,8 +153,11 @@ TEST(AnswerParserTest, ReasoningIsApart) {
                   "<think>Hm.</think>\n<tool_call>{\"name\": \"add\", \"arguments\": {}}"
                   "</tool_call>"),
             "R(Hm.)0:add({})");
-  think.starts_in_reasoning = true;
+  think.start = ReasoningStart::kOpen;
   EXPECT_EQ(Parse(think, "Hm.\n</think>\nIt is."), "R(Hm.)It is.");
+  think.start = ReasoningStart::kClosed;
+  EXPECT_EQ(Parse(think, "It is."), "It is.");
+  EXPECT_EQ(Parse(think, "<think>It</think> is."), "<think>It</think> is.");
 }
 
 TEST(AnswerParserTest, ArgumentsStayAsTheModelWroteThem) {
@@ -187,11 +190,8 @@ TEST(AnswerFormatTest, ATemplateShowsItsFormats) {
   EXPECT_EQ(found("plain").reasoning, nullptr);
   EXPECT_EQ(FindAnswerFormat("none", "none", "<tool_call></think>").tools, nullptr);
   EXPECT_EQ(FindAnswerFormat("mistral", "none", "<tool_call>").tools->name, "mistral");
-  const std::string_view turn =
-      "{% if '</think>' in x %}{% endif %}{% if add_generation_prompt %}A";
-  EXPECT_FALSE(found(turn).starts_in_reasoning);
-  EXPECT_TRUE(found(std::string(turn) + "<think>\n{% endif %}").starts_in_reasoning);
-  EXPECT_FALSE(found(std::string(turn) + "<think>\n\n</think>{% endif %}").starts_in_reasoning);
+  EXPECT_EQ(found("{% if '</think>' in x %}").reasoning->name, "think");
+  EXPECT_EQ(found("{{ 'A<think>\\n' }}").reasoning->name, "think");
 }
 
 }  // namespace

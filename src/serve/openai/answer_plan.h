@@ -21,9 +21,11 @@ struct AnswerPlan {
   std::shared_ptr<CallIds> call_ids;
 
   std::string NewCallId() const { return call_ids->Next(format.tools); }
+  AnswerParser NewParser(ReasoningStart start) const;
 };
 
-// Gives the call's prompts what the plan needs: the grammar, and the marks in their text.
+// Gives the call's prompts what the plan needs: the grammar, and the marks in their text. The
+// format's start becomes known with the first event of an answer.
 // INVALID_ARGUMENT with the field if the tools do not go together with another grammar, or with the
 // operator's formats.
 Result<AnswerPlan> PlanAnswer(const AnswerFormatNames& names, const TextCodec& codec,

@@ -188,7 +188,7 @@ int32_t WriteMessage(const TextChoice& answer, const AnswerPlan& plan, JsonWrite
   std::string content;
   std::string reasoning;
   std::vector<FunctionCall> calls;
-  AnswerParser parser(plan.format, plan.tools);
+  AnswerParser parser = plan.NewParser(answer.reasoning);
   std::vector<AnswerPart> parts = parser.Push(answer.text);
   for (AnswerPart& part : parser.Flush()) parts.push_back(std::move(part));
   for (AnswerPart& part : parts) {
