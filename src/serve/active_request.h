@@ -47,6 +47,9 @@ struct ActiveRequest {
   RequestId id = 0;        // 0: not submitted
   bool cancelled = false;  // its stream is gone
 
+  // Constant once submitted.
+  ReasoningStart reasoning = ReasoningStart::kUnopened;
+
   // Pump thread, once submitted.
   std::vector<Choice> choices;
   int num_landed = 0;

@@ -86,8 +86,8 @@ struct GenerateService::Impl {
     if (!StillWanted(*request)) return;
     const std::optional<Nanos>& timeout = request->text.timeout;
     if (timeout && clock.Now() - request->started >= *timeout) return Refuse(*request, TimedOut());
-    Result<Request> built =
-        BuildRequest(request->text, codec, defaults, limits, options.limits, request->started);
+    Result<Request> built = BuildRequest(request->text, codec, defaults, limits, options.limits,
+                                         request->started, &request->reasoning);
     if (!built.ok()) return Refuse(*request, built.status());
     std::shared_ptr<const StopStrings> stops;
     if (!request->text.stop.empty()) {
@@ -107,21 +107,37 @@ struct GenerateService::Impl {
       auto own = decoder == nullptr ? nullptr : decoder->Clone();
       request->choices.push_back({.decoder = ChoiceDecoder(std::move(own), stops)});
     }
-    Status refused;
+    Submit(request, *std::move(built));
+  }
+
+  // The lock is not held while the engine takes the request, which copies the grammar for each
+  // choice: the pump needs it for the events of all others.
+  void Submit(const RequestPtr& request, Request built) {
+    bool is_refused = false;
     {
-      // The lock is held during Submit, so that the pump cannot see an event of an unknown request.
       const MutexLock lock(mutex);
       if (request->cancelled) return;
-      if (closing) {
-        refused = ShuttingDown();
-      } else if (Result<RequestId> id = engine.Submit(*std::move(built)); id.ok()) {
+      is_refused = closing;
+      if (!is_refused) ++num_submitting;
+    }
+    if (is_refused) return Refuse(*request, ShuttingDown());
+    const Result<RequestId> id = engine.Submit(std::move(built));
+    bool is_late = false;  // the client has left meanwhile, or the service closes
+    bool is_closing = false;
+    {
+      const MutexLock lock(mutex);
+      --num_submitting;
+      is_closing = closing;
+      is_late = closing || request->cancelled;
+      if (id.ok() && !is_late) {
         request->id = *id;
         active.emplace(*id, request);
-      } else {
-        refused = id.status();
       }
     }
-    if (!refused.ok()) Refuse(*request, refused);
+    submitted.NotifyAll();
+    if (!id.ok()) return Refuse(*request, id.status());
+    if (is_late) engine.Cancel(*id, kAllChoices);
+    if (is_closing) Refuse(*request, ShuttingDown());
   }
 
   // The prompt's text and tokens; its log-probabilities come with the first token.
@@ -173,8 +189,11 @@ struct GenerateService::Impl {
     }
   }
 
+  // An event may be here before its request: it waits until none is being submitted.
   RequestPtr Find(RequestId id) {
-    const MutexLock lock(mutex);
+    MutexLock lock(mutex);
+    submitted.Wait(
+        lock, [&]() TANDEM_REQUIRES(mutex) { return num_submitting == 0 || active.contains(id); });
     const auto it = active.find(id);
     return it == active.end() ? nullptr : it->second;
   }
@@ -199,6 +218,7 @@ struct GenerateService::Impl {
   void Translate(ActiveRequest& request, ActiveRequest::Choice& choice, Event& event) {
     TextEvent out;
     out.choice = event.choice;
+    out.reasoning = request.reasoning;
     if (!event.context_logits.empty()) choice.context_logits = std::move(event.context_logits);
     for (size_t i = 0; i < event.prompt_logprobs.size() && request.prompt != nullptr; ++i) {
       TokenPiece& piece = request.prompt->pieces[i];
@@ -300,6 +320,8 @@ struct GenerateService::Impl {
   // Until the engine's last event.
   std::unordered_map<RequestId, RequestPtr> active TANDEM_GUARDED_BY(mutex);
   bool closing TANDEM_GUARDED_BY(mutex) = false;
+  int num_submitting TANDEM_GUARDED_BY(mutex) = 0;
+  Condition submitted;  // num_submitting has gone down
 
   Mutex lengths_mutex;
   TokenLengths lengths TANDEM_GUARDED_BY(lengths_mutex);
@@ -335,7 +357,7 @@ std::unique_ptr<TextStream> GenerateService::Start(TextRequest text, std::functi
   request->started = impl_->clock.Now();
   const bool is_quick =
       PromptBytes(text) <= impl_->options.inline_prompt_bytes && text.bad_words.empty();
-  const bool has_grammar = text.grammar != nullptr;
+  const bool has_grammar = text.grammar != nullptr || text.grammar_after != nullptr;
   request->text = std::move(text);
   auto stream = std::make_unique<TextStream>(
       request, [impl = impl_.get(), request] { impl->Leave(*request); });

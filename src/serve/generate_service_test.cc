@@ -53,6 +53,108 @@ TEST(GenerateServiceTest, AnswersWithTextReasonAndFigures) {
   EXPECT_EQ(choice.usage.drafts_accepted, 10);
 }
 
+// Its Submit takes long, as while a large grammar is copied for each choice: that of "slow" until
+// Release, that of "early" until an event of the request has been taken.
+class SlowEngine final : public EngineClient {
+ public:
+  Result<RequestId> Submit(Request request) override {
+    const std::string prompt = ByteCodec::TextOf(request.prompt);
+    if (prompt == "slow") Await([this]() TANDEM_REQUIRES(mutex_) { return released_; });
+    const Result<RequestId> id = engine.Submit(std::move(request));
+    if (prompt == "early") Await([&]() TANDEM_REQUIRES(mutex_) { return last_event_ == *id; });
+    return id;
+  }
+  void Cancel(RequestId request, int32_t choice) override { engine.Cancel(request, choice); }
+  bool PopEvent(Event& event, Nanos timeout) override {
+    if (!engine.PopEvent(event, timeout)) return false;
+    const MutexLock lock(mutex_);
+    last_event_ = event.request;
+    changed_.NotifyAll();
+    return true;
+  }
+  EngineStats Stats() const override { return engine.Stats(); }
+  EngineLimits limits() const override { return engine.limits(); }
+
+  void Release() {
+    const MutexLock lock(mutex_);
+    released_ = true;
+    changed_.NotifyAll();
+  }
+
+  FakeEngine engine;
+  std::atomic<bool> is_waiting{false};
+  std::atomic<bool> has_given_up{false};
+
+ private:
+  template <typename Ready>
+  void Await(Ready ready) {
+    MutexLock lock(mutex_);
+    is_waiting = true;
+    if (!changed_.WaitFor(lock, std::chrono::seconds(20), ready)) has_given_up = true;
+  }
+
+  Mutex mutex_;
+  Condition changed_;
+  bool released_ TANDEM_GUARDED_BY(mutex_) = false;
+  RequestId last_event_ TANDEM_GUARDED_BY(mutex_) = 0;
+};
+
+struct SlowFixture {
+  static ServiceOptions Queued() {
+    ServiceOptions options;
+    options.inline_prompt_bytes = 0;  // Start does not wait for Submit
+    return options;
+  }
+
+  SlowEngine engine;
+  ByteCodec codec;
+  SteadyClock clock;
+  GenerateService service{engine, codec, GenerationDefaults(), clock, Queued(), nullptr};
+};
+
+TEST(GenerateServiceTest, ARequestThatIsBeingSubmittedDelaysNoOther) {
+  SlowFixture f;
+  const auto slow = f.service.Start(Ask("slow"));
+  ASSERT_TRUE(Eventually([&] { return f.engine.is_waiting.load(); }));
+  TextRequest quick = Ask("tandem");
+  quick.grammar = std::make_shared<const OutputGrammar>();  // begun on another thread
+  const Result<TextResult> result = f.service.Generate(std::move(quick));
+  EXPECT_EQ(result->choices.at(0).text, "One behind the other.");
+  EXPECT_FALSE(f.engine.has_given_up);
+  f.engine.Release();
+  TextEvent event;
+  EXPECT_TRUE(slow->Next(event));
+  EXPECT_TRUE(event.error.ok());
+}
+
+TEST(GenerateServiceTest, AnEventMayComeBeforeSubmitReturns) {
+  SlowFixture f;
+  const Result<TextResult> result = f.service.Generate(Ask("early"));
+  EXPECT_FALSE(f.engine.has_given_up);
+  EXPECT_EQ(result->choices.at(0).text,
+            "\nMachine learning is a subset of artificial intelligence.");
+}
+
+TEST(GenerateServiceTest, AClientThatLeavesWhileItsRequestIsSubmittedIsCancelled) {
+  SlowFixture f;
+  auto slow = f.service.Start(Ask("slow"));
+  ASSERT_TRUE(Eventually([&] { return f.engine.is_waiting.load(); }));
+  slow.reset();
+  f.engine.Release();
+  EXPECT_TRUE(Eventually([&] { return f.engine.engine.num_cancelled() > 0; }));
+}
+
+TEST(GenerateServiceTest, AServiceThatClosesRefusesWhatIsBeingSubmitted) {
+  SlowFixture f;
+  const auto slow = f.service.Start(Ask("slow"));
+  ASSERT_TRUE(Eventually([&] { return f.engine.is_waiting.load(); }));
+  f.service.Close();
+  f.engine.Release();
+  TextEvent event;
+  EXPECT_TRUE(slow->Next(event));
+  EXPECT_EQ(event.error.code(), Code::kUnavailable);
+}
+
 TEST(GenerateServiceTest, EndsAtMaxTokens) {
   Fixture f;
   const Result<TextResult> result = f.service.Generate(Ask("tandem", 3));

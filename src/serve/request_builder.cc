@@ -11,6 +11,7 @@
 #include "runtime/request/joint_constraint.h"
 #include "runtime/request/sampling_parameters.h"
 #include "runtime/request/validate_request.h"
+#include "serve/chat_prompt.h"
 
 namespace tandem::serve {
 namespace {
@@ -18,7 +19,6 @@ namespace {
 constexpr std::string_view kContextLength = "maximum context length";
 constexpr int64_t kMaxInt = std::numeric_limits<int32_t>::max();
 constexpr std::string_view kInputLength = "maximum prompt length";
-constexpr std::string_view kWhiteSpace = " \t\n\v\f\r";
 
 Status CheckRange(std::string_view field, double value, double low, double high) {
   if (value >= low && value <= high) return {};  // false for NaN
@@ -153,39 +153,19 @@ Result<std::vector<int32_t>> TokenizeWithin(std::string_view field, std::string_
   return tokens;
 }
 
-// The prompt then ends with the content of the last message.
-Status EndWith(const std::string& content, ChatText& chat) {
-  const std::string_view all = content;
-  const size_t first = all.find_first_not_of(kWhiteSpace);
-  if (first == all.npos) return FieldError("messages", "the message to continue is empty");
-  const std::string_view rest = all.substr(first);
-  const std::string_view stripped = rest.substr(0, rest.find_last_not_of(kWhiteSpace) + 1);
-  // Templates may have trimmed it.
-  const size_t at = chat.text.rfind(stripped);
-  if (at == std::string::npos) {
-    return FieldError("continue_final_message",
-                      "this model's chat template does not show the last message as it is");
-  }
-  const bool is_whole = std::string_view(chat.text).substr(at).starts_with(rest);
-  chat.text.resize(at + (is_whole ? rest : stripped).size());
-  return {};
-}
-
 // The template has written the special tokens.
 Result<std::vector<int32_t>> ChatTokens(const TextRequest& text, const TextCodec& codec,
-                                        const RequestLimits& limits, const EngineLimits& engine) {
-  ChatTemplate::RenderOptions options;
-  options.add_generation_prompt = text.chat.add_generation_prompt;
-  options.variables_json = text.chat.variables;
-  Result<ChatText> chat = codec.RenderChat(*text.messages, options);
-  if (!chat.ok()) return AtField(text.names.messages, chat.status());
-  if (chat->text.empty()) return FieldError(text.names.messages, "must not be empty");
-  if (text.chat.continued) TANDEM_RETURN_IF_ERROR(EndWith(*text.chat.continued, *chat));
+                                        const RequestLimits& limits, const EngineLimits& engine,
+                                        ReasoningStart& reasoning) {
+  const Result<ChatPrompt> prompt = RenderPrompt(text, codec);
+  if (!prompt.ok()) return AtField(text.names.messages, prompt.status());
+  reasoning = prompt->reasoning;
+  const ChatText& chat = prompt->chat;
   const auto encode = [&](std::string_view beginning) {
     return limits.allow_control_tokens ? codec.Encode(beginning, /*add_special_tokens=*/false)
-                                       : codec.EncodeChat(beginning, *chat);
+                                       : codec.EncodeChat(beginning, chat);
   };
-  return TokenizeWithin(text.names.messages, chat->text, engine, encode);
+  return TokenizeWithin(text.names.messages, chat.text, engine, encode);
 }
 
 Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Request& request) {
@@ -290,12 +270,15 @@ Status GrammarRefused(const OutputGrammar& grammar, const Status& refusal, const
   return AtField(grammar.field, refusal);
 }
 
-Status FillGrammar(const TextRequest& text, const TextCodec& codec, Request& request) {
-  if (text.grammar == nullptr) return {};
+Status FillGrammar(const TextRequest& text, const TextCodec& codec, ReasoningStart reasoning,
+                   Request& request) {
+  const std::shared_ptr<const OutputGrammar> grammar =
+      text.grammar_after ? text.grammar_after(reasoning) : text.grammar;
+  if (grammar == nullptr) return {};
   Result<std::shared_ptr<const TokenConstraint>> constraint =
-      codec.FollowGrammar(*text.grammar, request.end_ids);
+      codec.FollowGrammar(*grammar, request.end_ids);
   if (!constraint.ok()) {
-    return GrammarRefused(*text.grammar, constraint.status(), codec, request.end_ids);
+    return GrammarRefused(*grammar, constraint.status(), codec, request.end_ids);
   }
   request.constraint = Join(*std::move(constraint), request.constraint);
   return {};
@@ -334,13 +317,17 @@ Status CheckTokens(std::string_view field, std::span<const int32_t> tokens,
 }
 
 Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
-                                          const RequestLimits& limits, const EngineLimits& engine) {
+                                          const RequestLimits& limits, const EngineLimits& engine,
+                                          ReasoningStart* reasoning) {
   if (text.tokens) {
     if (text.tokens->empty()) return FieldError(text.names.prompt, "must not be empty");
     TANDEM_RETURN_IF_ERROR(CheckTokens(text.names.prompt, *text.tokens, codec));
     return *text.tokens;
   }
-  if (text.messages) return ChatTokens(text, codec, limits, engine);
+  if (text.messages) {
+    ReasoningStart start{};
+    return ChatTokens(text, codec, limits, engine, reasoning == nullptr ? start : *reasoning);
+  }
   const std::string_view prompt = text.text ? std::string_view(*text.text) : std::string_view();
   if (prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
   return TokenizePrompt(text.names.prompt, prompt, text.add_special_tokens, codec, engine);
@@ -348,7 +335,8 @@ Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCod
 
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,
-                             const RequestLimits& limits, Nanos arrived) {
+                             const RequestLimits& limits, Nanos arrived,
+                             ReasoningStart* reasoning) {
   // Checks that are cheap come before the prompt is tokenized.
   TANDEM_RETURN_IF_ERROR(CheckSampling(text.sampling, text.names));
   TANDEM_RETURN_IF_ERROR(CheckInteger(text.names.num_choices, text.num_choices, 1,
@@ -390,10 +378,12 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   TANDEM_RETURN_IF_ERROR(FillEnd(text, codec, request));
   TANDEM_RETURN_IF_ERROR(FillBias(text, codec, limits, request));
   TANDEM_RETURN_IF_ERROR(FillBadWords(text, codec, request));
-  TANDEM_ASSIGN_OR_RETURN(request.prompt, PromptTokens(text, codec, limits, engine));
+  ReasoningStart start = ReasoningStart::kUnopened;
+  TANDEM_ASSIGN_OR_RETURN(request.prompt, PromptTokens(text, codec, limits, engine, &start));
   if (request.prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
   TANDEM_RETURN_IF_ERROR(FillMaxTokens(text, engine, request));
-  TANDEM_RETURN_IF_ERROR(FillGrammar(text, codec, request));
+  TANDEM_RETURN_IF_ERROR(FillGrammar(text, codec, start, request));
+  if (reasoning != nullptr) *reasoning = start;
   return request;
 }
 

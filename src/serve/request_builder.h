@@ -45,12 +45,16 @@ Result<std::vector<int32_t>> TokenizePrompt(std::string_view field, std::string_
 Status CheckTokens(std::string_view field, std::span<const int32_t> tokens, const TextCodec& codec);
 
 // The tokens of the prompt, whichever form it has; at least one unless the tokenizer gives none.
+// `reasoning` gets where a chat's prompt leaves it.
 Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
-                                          const RequestLimits& limits, const EngineLimits& engine);
+                                          const RequestLimits& limits, const EngineLimits& engine,
+                                          ReasoningStart* reasoning = nullptr);
 
-// `arrived`: arrival time on the engine's clock; the request's timeout starts there.
+// `arrived`: arrival time on the engine's clock; the request's timeout starts there. `reasoning` as
+// for PromptTokens.
 Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                              const GenerationDefaults& defaults, const EngineLimits& engine,
-                             const RequestLimits& limits, Nanos arrived);
+                             const RequestLimits& limits, Nanos arrived,
+                             ReasoningStart* reasoning = nullptr);
 
 }  // namespace tandem::serve

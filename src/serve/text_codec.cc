@@ -108,8 +108,8 @@ class ModelTextCodec final : public TextCodec {
     }
     return chat_->Render(messages, options);
   }
-  std::string_view ChatSource() const override {
-    return chat_ == nullptr ? std::string_view() : chat_->Source();
+  std::string_view ChatSource(bool has_tools) const override {
+    return chat_ == nullptr ? std::string_view() : chat_->Source(has_tools);
   }
   bool ChatHasStopped() const override { return chat_ != nullptr && chat_->Stopped(); }
   bool GrammarsHaveStopped() const override { return grammars_->Stopped(); }
@@ -122,7 +122,7 @@ class ModelTextCodec final : public TextCodec {
   Result<std::shared_ptr<const TokenConstraint>> FollowGrammar(
       const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const override {
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const GrammarState> start,
-                            grammars_->Compile(grammar.kind, grammar.text));
+                            grammars_->Compile(grammar.kind, grammar.text, grammar.thought));
     TANDEM_ASSIGN_OR_RETURN(
         std::unique_ptr<GrammarConstraint> constraint,
         GrammarConstraint::Create(

@@ -65,8 +65,9 @@ class TextCodec {
   // text (ChatTemplate::Encode). INVALID_ARGUMENT as for Encode.
   virtual Result<std::vector<int32_t>> EncodeChat(std::string_view beginning,
                                                   const ChatText& chat) const = 0;
-  // The chat template's text; empty without one. Lives as long as the codec.
-  virtual std::string_view ChatSource() const = 0;
+  // The text of the chat template that renders requests with tools, or without; empty if the model
+  // has none. Lives as long as the codec.
+  virtual std::string_view ChatSource(bool has_tools) const = 0;
   // Whether no chat will ever be rendered again in this process (ChatTemplate::Stopped).
   virtual bool ChatHasStopped() const = 0;
   // Whether no grammar will ever be compiled again in this process (GrammarSet::Stopped).

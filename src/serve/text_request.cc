@@ -18,6 +18,7 @@ void TextChoice::Add(TextEvent event, bool keep_pieces) {
   if (event.prompt != nullptr) prompt = std::move(event.prompt);
   finish = event.finish;
   usage = event.usage;
+  reasoning = event.reasoning;
 }
 
 }  // namespace tandem::serve

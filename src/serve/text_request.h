@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -39,10 +40,23 @@ struct FieldNames {
 struct OutputGrammar {
   GrammarKind kind = GrammarKind::kJsonObject;
   std::string text;
-  std::string field;       // the client's word for it
-  std::string owner = {};  // what it is the grammar of, where `field` does not tell
+  std::string field;         // the client's word for it
+  std::string owner = {};    // what it is the grammar of, where `field` does not tell
+  std::string thought = {};  // what comes before, as GrammarSet::Compile has it
   // What it was made of: where the whole is refused, the first part that is refused alone is named.
   std::vector<OutputGrammar> parts = {};
+};
+
+// The text before and after an answer's reasoning. Views of constants.
+struct ReasoningMarks {
+  std::string_view begin, end;
+};
+
+// Where a chat's prompt leaves the reasoning of its answer.
+enum class ReasoningStart : uint8_t {
+  kUnopened,  // the answer may open it
+  kOpen,      // the answer begins inside
+  kClosed,    // the answer has none
 };
 
 // How the chat template renders messages.
@@ -78,7 +92,10 @@ struct TextRequest {
   // As `stop` and `bad_words` for token ids; the tokens of a stop sequence are part of the answer.
   std::vector<std::vector<int32_t>> stop_sequences;
   std::vector<std::vector<int32_t>> banned_sequences;
-  std::shared_ptr<const OutputGrammar> grammar;           // null: any answer
+  std::shared_ptr<const OutputGrammar> grammar;  // null: any answer
+  // If set, makes the grammar once the prompt is known, in place of `grammar`. Any thread; pure.
+  std::function<std::shared_ptr<const OutputGrammar>(ReasoningStart)> grammar_after;
+  std::optional<ReasoningMarks> reasoning;                // of the answers to `messages`
   std::vector<std::pair<int64_t, double>> logit_bias;     // token id, added value
   std::vector<std::pair<std::string, double>> word_bias;  // every token of the word
   std::optional<int64_t> end_id;                          // instead of the model's; -1: none
@@ -137,6 +154,7 @@ struct TextEvent {
   std::shared_ptr<const PromptText> prompt;  // in the first event of choice 0, if asked for
   TextFinish finish = TextFinish::kNone;
   Usage usage;  // so far; complete when finish is set. output_tokens counts those shown
+  ReasoningStart reasoning = ReasoningStart::kUnopened;  // if the request has marks
   Status error;
 };
 
@@ -149,6 +167,7 @@ struct TextChoice {
   std::shared_ptr<const PromptText> prompt;
   TextFinish finish = TextFinish::kNone;
   Usage usage;
+  ReasoningStart reasoning = ReasoningStart::kUnopened;
 
   void Add(TextEvent event, bool keep_pieces = true);
 };

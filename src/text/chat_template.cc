@@ -80,8 +80,8 @@ Result<std::vector<int32_t>> ChatTemplate::Encode(std::string_view beginning,
 
 bool ChatTemplate::Stopped() const { return tandem_text_template_stopped(handle_); }
 
-std::string_view ChatTemplate::Source() const {
-  return rust_bridge::Text(tandem_text_template_source(handle_));
+std::string_view ChatTemplate::Source(bool has_tools) const {
+  return rust_bridge::Text(tandem_text_template_source(handle_, has_tools));
 }
 
 }  // namespace tandem

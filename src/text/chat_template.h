@@ -73,8 +73,8 @@ class ChatTemplate {
   Result<std::vector<int32_t>> Encode(std::string_view beginning, const ChatText& chat) const;
   // Whether abandoned threads have made Render UNAVAILABLE until the process ends.
   bool Stopped() const;
-  // The default template's text; lives as long as this.
-  std::string_view Source() const;
+  // The text of the template that renders requests with tools, or without; lives as long as this.
+  std::string_view Source(bool has_tools) const;
 
  private:
   static Result<std::shared_ptr<const ChatTemplate>> Make(

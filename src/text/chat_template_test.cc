@@ -27,7 +27,7 @@ TEST(ChatTemplate, RendersTheTemplateOfAModelFolder) {
             "<|begin|>system: Be brief.<|eot|>user: Hi<|eot|>assistant: ");
   EXPECT_EQ(chat->Render(kMessages, {.add_generation_prompt = false}).value().text,
             "<|begin|>system: Be brief.<|eot|>user: Hi<|eot|>");
-  EXPECT_THAT(std::string(chat->Source()), HasSubstr("add_generation_prompt"));
+  EXPECT_THAT(std::string(chat->Source(/*has_tools=*/false)), HasSubstr("add_generation_prompt"));
 }
 
 TEST(ChatTemplate, NamesOfControlTokensInMessagesAreText) {

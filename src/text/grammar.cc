@@ -100,24 +100,28 @@ Result<std::shared_ptr<GrammarSet>> GrammarSet::Create(const Tokenizer& tokenize
 GrammarSet::~GrammarSet() { tandem_text_grammar_compiler_free(handle_); }
 
 Result<std::shared_ptr<const GrammarState>> GrammarSet::Compile(GrammarKind kind,
-                                                                std::string_view text) {
-  if (auto found = Find(kind, text)) return found;
+                                                                std::string_view text,
+                                                                std::string_view thought) {
+  if (auto found = Find(kind, text, thought)) return found;
   ::GrammarMatcher* handle = nullptr;
   OwnedBuffer error;
-  TANDEM_RETURN_IF_ERROR(ToStatus(tandem_text_grammar_compile(handle_, static_cast<uint32_t>(kind),
-                                                              View(text), &handle, error.out()),
-                                  error));
+  TANDEM_RETURN_IF_ERROR(
+      ToStatus(tandem_text_grammar_compile(handle_, static_cast<uint32_t>(kind), View(text),
+                                           View(thought), &handle, error.out()),
+               error));
   auto start = std::make_shared<const GrammarState>(handle);
-  Keep({.kind = kind, .text = std::string(text), .start = start});
+  Keep({.kind = kind, .text = std::string(text), .thought = std::string(thought), .start = start});
   return start;
 }
 
 bool GrammarSet::Stopped() const { return tandem_text_grammar_compiler_stopped(handle_); }
 
-std::shared_ptr<const GrammarState> GrammarSet::Find(GrammarKind kind, std::string_view text) {
+std::shared_ptr<const GrammarState> GrammarSet::Find(GrammarKind kind, std::string_view text,
+                                                     std::string_view thought) {
   const MutexLock lock(mutex_);
-  const auto found = std::ranges::find_if(
-      recent_, [&](const Entry& entry) { return entry.kind == kind && entry.text == text; });
+  const auto found = std::ranges::find_if(recent_, [&](const Entry& entry) {
+    return entry.kind == kind && entry.text == text && entry.thought == thought;
+  });
   if (found == recent_.end()) return nullptr;
   recent_.splice(recent_.begin(), recent_, found);
   return found->start;

@@ -86,8 +86,11 @@ class GrammarSet {
 
   // The state at the start of a grammar. Takes up to 2 s of processor time, and once some tenths of
   // a second for the tokenizer; nothing for a grammar that was compiled lately. INVALID_ARGUMENT
-  // with a sentence that names the keyword or the place.
-  Result<std::shared_ptr<const GrammarState>> Compile(GrammarKind kind, std::string_view text);
+  // with a sentence that names the keyword or the place. `thought`: rules of Lark that define a
+  // rule of that name, for what comes before the grammar's sentence, with blanks between; empty:
+  // nothing does.
+  Result<std::shared_ptr<const GrammarState>> Compile(GrammarKind kind, std::string_view text,
+                                                      std::string_view thought = "");
   // Whether abandoned threads have made Compile UNAVAILABLE until the process ends.
   bool Stopped() const;
 
@@ -95,11 +98,13 @@ class GrammarSet {
   struct Entry {
     GrammarKind kind;
     std::string text;
+    std::string thought;
     std::shared_ptr<const GrammarState> start;
   };
 
   explicit GrammarSet(::GrammarCompiler* handle) : handle_(handle) {}
-  std::shared_ptr<const GrammarState> Find(GrammarKind kind, std::string_view text);
+  std::shared_ptr<const GrammarState> Find(GrammarKind kind, std::string_view text,
+                                           std::string_view thought);
   void Keep(Entry entry);
 
   ::GrammarCompiler* const handle_;  // owned

@@ -116,8 +116,9 @@ uint32_t tandem_text_template_load(TandemTextView model_dir, TandemTextView conf
 uint32_t tandem_text_template_new(TandemTextView source, TandemTextView special_tokens_json,
                                   TemplateSet** out, TandemTextBuffer* error);
 void tandem_text_template_free(TemplateSet* templates);
-// The text of the default template. Lives as long as the handle.
-TandemTextView tandem_text_template_source(const TemplateSet* templates);
+// The text of the template that renders requests with tools, or without. Lives as long as the
+// handle.
+TandemTextView tandem_text_template_source(const TemplateSet* templates, bool has_tools);
 // Whether renderings that sleep for ever have stopped a template until the program starts again.
 bool tandem_text_template_stopped(const TemplateSet* templates);
 // messages_json: an array; variables_json: an object (tools, documents, ...) or empty;
@@ -146,10 +147,11 @@ uint32_t tandem_text_grammar_compiler_new(const TextTokenizer* tokenizer, size_t
 bool tandem_text_grammar_compiler_stopped(const GrammarCompiler* compiler);
 void tandem_text_grammar_compiler_free(GrammarCompiler* compiler);
 // A matcher at the start of the grammar; `kind` is a TandemTextGrammarKind. It may be freed after
-// its compiler.
+// its compiler. `thought`: rules of Lark that define `thought`, which comes before what the grammar
+// describes; empty: nothing does.
 uint32_t tandem_text_grammar_compile(const GrammarCompiler* compiler, uint32_t kind,
-                                     TandemTextView text, GrammarMatcher** out,
-                                     TandemTextBuffer* error);
+                                     TandemTextView text, TandemTextView thought,
+                                     GrammarMatcher** out, TandemTextBuffer* error);
 // A copy in the same state that shares nothing with `matcher`. UNAVAILABLE while the matchers of
 // its compiler hold all the memory that they may.
 uint32_t tandem_text_matcher_clone(const GrammarMatcher* matcher, GrammarMatcher** out,

@@ -332,8 +332,9 @@ pub unsafe extern "C" fn tandem_text_template_free(templates: *mut TemplateSet) 
 #[no_mangle]
 pub unsafe extern "C" fn tandem_text_template_source(
     templates: *const TemplateSet,
+    has_tools: bool,
 ) -> TandemTextView {
-    TandemTextView::of((*templates).source().as_bytes())
+    TandemTextView::of((*templates).source(has_tools).as_bytes())
 }
 
 /// # Safety
@@ -468,18 +469,20 @@ pub unsafe extern "C" fn tandem_text_grammar_compiler_free(compiler: *mut Gramma
 }
 
 /// # Safety
-/// `compiler` must be live, `text` readable, `out` and `error` writable.
+/// `compiler` must be live, `text` and `thought` readable, `out` and `error` writable.
 #[no_mangle]
 pub unsafe extern "C" fn tandem_text_grammar_compile(
     compiler: *const GrammarCompiler,
     kind: u32,
     text: TandemTextView,
+    thought: TandemTextView,
     out: *mut *mut GrammarMatcher,
     error: *mut TandemTextBuffer,
 ) -> u32 {
     guarded(error, || {
         let kind = GrammarKind::of(kind).ok_or_else(|| Error::invalid("no such grammar kind"))?;
-        let matcher = (*compiler).compile(kind, text.text("the grammar")?)?;
+        let thought = thought.text("the grammar of reasoning")?;
+        let matcher = (*compiler).compile_after(thought, kind, text.text("the grammar")?)?;
         out.write(Box::into_raw(Box::new(matcher)));
         Ok(())
     })

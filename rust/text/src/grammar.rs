@@ -185,13 +185,29 @@ impl GrammarCompiler {
 
     /// A matcher at the start of the grammar.
     pub fn compile(&self, kind: GrammarKind, text: &str) -> Result<GrammarMatcher> {
+        self.compile_after("", kind, text)
+    }
+
+    /// The same for outputs in which a thought comes first, and blanks: `thought` are rules of Lark,
+    /// one of that name among them. Empty: no thought.
+    pub fn compile_after(
+        &self,
+        thought: &str,
+        kind: GrammarKind,
+        text: &str,
+    ) -> Result<GrammarMatcher> {
         check_bytes(kind.name(), text, self.limits.max_text_bytes as usize)?;
         self.memory.check()?;
         let factory = self.factory()?;
         let (text, eos, blanks) = (text.to_owned(), self.eos, Arc::clone(&self.blanks));
         let memory = Arc::clone(&self.memory);
+        let thought = thought.to_owned();
         sandbox::run(COMPILING, &self.strays, move || {
-            compile(&factory, eos, blanks, memory, kind, &text)
+            let mut grammar = grammar_of(kind, &text)?;
+            if !thought.is_empty() {
+                put_before(&thought, &mut grammar);
+            }
+            compile(&factory, eos, blanks, memory, kind, grammar)
         })
     }
 
@@ -222,9 +238,9 @@ fn compile(
     blanks: Arc<BlankTokens>,
     memory: Arc<GrammarMemory>,
     kind: GrammarKind,
-    text: &str,
+    grammar: TopLevelGrammar,
 ) -> Result<GrammarMatcher> {
-    match factory.create_parser(grammar_of(kind, text)?) {
+    match factory.create_parser(grammar) {
         Ok(parser) => Ok(GrammarMatcher {
             matcher: Matcher::new(Ok(parser)),
             eos,
@@ -278,6 +294,18 @@ fn grammar_of(kind: GrammarKind, text: &str) -> Result<TopLevelGrammar> {
             Ok(grammar)
         }
     }
+}
+
+/// Makes a grammar that begins with the thought, and refers to the other, which begins with its first.
+fn put_before(thought: &str, grammar: &mut TopLevelGrammar) {
+    let Some(first) = grammar.grammars.first_mut() else {
+        return; // refused when it is compiled
+    };
+    let name = first.name.get_or_insert_with(|| "output".to_owned());
+    let start = format!("start: thought BLANKS? @{name}\nBLANKS: /[ \\t\\r\\n]{{1,8}}/\n{thought}");
+    let mut start = GrammarWithLexer::from_lark(start);
+    start.name = None; // from_lark gives all the same
+    grammar.grammars.insert(0, start);
 }
 
 fn from_json<T: serde::de::DeserializeOwned>(kind: GrammarKind, text: &str) -> Result<T> {

@@ -19,7 +19,8 @@ constexpr ToolFormat kToolFormats[] = {
      .arguments = "arguments",
      .open = "[",
      .between = ", ",
-     .close = "]"},
+     .close = "]",
+     .short_ids = true},
     {.name = "llama3",
      .template_mark = "ipython",
      .begin = "<|python_tag|>",
@@ -35,15 +36,6 @@ constexpr ReasoningFormat kReasoningFormats[] = {
     {.name = "think", .begin = "<think>", .end = "</think>"},
 };
 
-// Whether the text that opens the assistant's turn opens its reasoning too.
-bool OpensReasoning(const ReasoningFormat& format, std::string_view source) {
-  const size_t turn = source.rfind("add_generation_prompt");
-  if (turn == source.npos) return false;
-  const std::string_view end = source.substr(turn);
-  const size_t begin = end.rfind(format.begin);
-  return begin != end.npos && end.find(format.end, begin) == end.npos;
-}
-
 }  // namespace
 
 std::span<const ToolFormat> ToolFormats() { return kToolFormats; }
@@ -58,10 +50,9 @@ AnswerFormat FindAnswerFormat(std::string_view tools, std::string_view reasoning
     if (fits && found.tools == nullptr) found.tools = &format;
   }
   for (const ReasoningFormat& format : kReasoningFormats) {
-    const bool fits = reasoning == "auto" ? contains(format.end) : reasoning == format.name;
-    if (!fits || found.reasoning != nullptr) continue;
-    found.reasoning = &format;
-    found.starts_in_reasoning = OpensReasoning(format, source);
+    const bool fits = reasoning == "auto" ? contains(format.begin) || contains(format.end)
+                                          : reasoning == format.name;
+    if (fits && found.reasoning == nullptr) found.reasoning = &format;
   }
   return found;
 }

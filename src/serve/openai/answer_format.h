@@ -6,7 +6,7 @@
 #include <string>
 #include <string_view>
 
-#include "base/status.h"
+#include "serve/text_request.h"
 
 namespace tandem::serve::openai {
 
@@ -23,6 +23,8 @@ struct ToolFormat {
   std::string_view close;
   // An answer that is only the call's JSON object, without `begin`, is a call too.
   bool may_be_bare = false;
+  // The chat templates of such models refuse ids of calls other than nine letters and digits.
+  bool short_ids = false;
 };
 // In the order of detection.
 std::span<const ToolFormat> ToolFormats();
@@ -44,10 +46,11 @@ struct AnswerFormatNames {
 struct AnswerFormat {
   const ToolFormat* tools = nullptr;
   const ReasoningFormat* reasoning = nullptr;
-  bool starts_in_reasoning = false;  // the template ends with `begin`
+  ReasoningStart start = ReasoningStart::kUnopened;  // of an answer, once its prompt is known
 };
 
-// `tools` and `reasoning` as AnswerFormatNames; `source`: the chat template's text.
+// `tools` and `reasoning` as AnswerFormatNames; `source`: the text of the chat template that
+// renders the request.
 AnswerFormat FindAnswerFormat(std::string_view tools, std::string_view reasoning,
                               std::string_view source);
 

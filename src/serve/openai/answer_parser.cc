@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "serve/json.h"
+
 namespace tandem::serve::openai {
 namespace {
 
@@ -19,33 +21,13 @@ size_t PartialMark(std::string_view text, std::string_view mark) {
   return length;
 }
 
-// One after the object or array that begins at `at`; npos: it has not ended.
-size_t JsonEnd(std::string_view text, size_t at) {
-  int depth = 0;
-  bool in_string = false;
-  for (; at < text.size(); ++at) {
-    const char c = text[at];
-    if (in_string) {
-      if (c == '\\') ++at;
-      if (c == '"') in_string = false;
-    } else if (c == '"') {
-      in_string = true;
-    } else if (c == '{' || c == '[') {
-      ++depth;
-    } else if ((c == '}' || c == ']') && --depth == 0) {
-      return at + 1;
-    }
-  }
-  return text.npos;
-}
-
 }  // namespace
 
 AnswerParser::AnswerParser(const AnswerFormat& format, CallableTools tools)
     : format_(format), tools_(std::move(tools)) {
-  if (format_.reasoning == nullptr) {
+  if (format_.reasoning == nullptr || format_.start == ReasoningStart::kClosed) {
     state_ = State::kContent;
-  } else if (format_.starts_in_reasoning) {
+  } else if (format_.start == ReasoningStart::kOpen) {
     state_ = State::kReasoning;
   }
   may_be_bare_ = format_.tools != nullptr && format_.tools->may_be_bare && !tools_.need_mark;
@@ -142,8 +124,7 @@ bool AnswerParser::StepContent(bool is_end, std::vector<AnswerPart>& out) {
     if (first == held_.size() && !is_end) return false;
     may_be_bare_ = false;
     if (first < held_.size() && held_[first] == '{') {
-      state_ = State::kCall;
-      is_bare_ = true;
+      BeginCall(/*is_bare=*/true);
       return true;
     }
   }
@@ -154,8 +135,7 @@ bool AnswerParser::StepContent(bool is_end, std::vector<AnswerPart>& out) {
     const size_t last = std::string_view(held_).substr(0, found).find_last_not_of(kWhiteSpace);
     const size_t shown = last == held_.npos ? 0 : last + 1;
     Emit(PartKind::kContent, shown, out);
-    state_ = State::kCall;
-    is_bare_ = false;
+    BeginCall(/*is_bare=*/false);
     return true;
   }
   size_t shown = held_.size();
@@ -167,6 +147,13 @@ bool AnswerParser::StepContent(bool is_end, std::vector<AnswerPart>& out) {
   }
   Emit(PartKind::kContent, std::min(shown, held_.size()), out);
   return false;
+}
+
+void AnswerParser::BeginCall(bool is_bare) {
+  state_ = State::kCall;
+  is_bare_ = is_bare;
+  json_end_ = JsonEnd();
+  json_found_ = std::string::npos;
 }
 
 bool AnswerParser::StepCall(bool is_end, std::vector<AnswerPart>& out) {
@@ -187,7 +174,8 @@ bool AnswerParser::StepCall(bool is_end, std::vector<AnswerPart>& out) {
   const size_t past_mark = is_bare_ ? mark + 1 : mark + format.begin.size();
   if (json == held_.size()) return is_end ? fail(held_.size()) : false;
   if (held_[json] != '{' && held_[json] != '[') return fail(past_mark);
-  const size_t end = JsonEnd(held_, json);
+  if (json_found_ == held_.npos) json_found_ = json_end_.Find(held_, json);
+  const size_t end = json_found_;
   if (end == held_.npos) return is_end ? fail(held_.size()) : false;
   size_t rest = end;
   if (!format.end.empty()) {
@@ -201,43 +189,47 @@ bool AnswerParser::StepCall(bool is_end, std::vector<AnswerPart>& out) {
       return fail(past_mark);
     }
   }
-  const Result<Json> value = ParseJson(std::string_view(held_).substr(json, end - json));
-  if (!value.ok() || !AddCalls(*value, out)) return fail(rest);
+  if (!AddCalls(std::string_view(held_).substr(json, end - json), out)) return fail(rest);
   held_.erase(0, rest);
   is_after_call_ = true;
   state_ = State::kContent;
   return true;
 }
 
-const Json* AnswerParser::ArgumentsOf(const Json& call) const {
+// Empty: there are none.
+std::string_view AnswerParser::ArgumentsOf(std::string_view call) const {
   for (const std::string_view name :
        {format_.tools->arguments, std::string_view("arguments"), std::string_view("parameters")}) {
-    if (const Json* arguments = call.Find(name)) return arguments;
+    const std::string_view arguments = JsonMemberText(call, name);
+    if (!arguments.empty()) return arguments;
   }
-  return nullptr;
+  return {};
 }
 
-// All calls of a JSON value, or none and false.
-bool AnswerParser::AddCalls(const Json& value, std::vector<AnswerPart>& out) {
-  const Json::Array one = {value};
-  const Json::Array& calls = value.AsArray() != nullptr ? *value.AsArray() : one;
-  for (const Json& call : calls) {
-    const Json* name = call.Find("name");
-    const Json* arguments = ArgumentsOf(call);
-    if (name == nullptr || name->AsString() == nullptr) return false;
-    if (arguments == nullptr || arguments->AsObject() == nullptr) return false;
+// All calls of a JSON text, or none and false. Arguments stay as the model wrote them: a number
+// that is read and written again may be another.
+bool AnswerParser::AddCalls(std::string_view text, std::vector<AnswerPart>& out) {
+  if (!ParseJson(text).ok()) return false;
+  const std::vector<std::string_view> calls =
+      text.starts_with('[') ? JsonItems(text) : std::vector{text};
+  std::vector<std::string> names;
+  for (const std::string_view call : calls) {
+    if (!call.starts_with('{')) return false;
+    const Result<Json> name = ParseJson(JsonMemberText(call, "name"));
+    if (!name.ok() || name->AsString() == nullptr) return false;
+    if (!ArgumentsOf(call).starts_with('{')) return false;
     // An answer in JSON is no call unless it names a tool.
     const bool is_known = std::ranges::find(tools_.names, *name->AsString()) != tools_.names.end();
     if (is_bare_ && !is_known) return false;
+    names.push_back(*name->AsString());
   }
-  if (calls.empty()) return false;
-  for (const Json& call : calls) {
+  for (size_t i = 0; i < calls.size(); ++i) {
     if (num_calls_ > 0 && !tools_.parallel) break;
     const int32_t index = num_calls_++;
-    out.push_back({PartKind::kCall, *call.Find("name")->AsString(), index});
-    out.push_back({PartKind::kArguments, ArgumentsOf(call)->Dump(), index});
+    out.push_back({PartKind::kCall, names[i], index});
+    out.push_back({PartKind::kArguments, std::string(ArgumentsOf(calls[i])), index});
   }
-  return true;
+  return !calls.empty();
 }
 
 void AnswerParser::Emit(PartKind kind, size_t bytes, std::vector<AnswerPart>& out) {

@@ -10,10 +10,10 @@
 #include <string_view>
 #include <vector>
 
-#include "serve/json.h"
 #include "serve/openai/answer_format.h"
 #include "serve/openai/answer_part.h"
 #include "serve/openai/call_reader.h"
+#include "serve/openai/json_text.h"
 
 namespace tandem::serve::openai {
 
@@ -38,15 +38,18 @@ class AnswerParser {
   bool StepReasoning(bool is_end, std::vector<AnswerPart>& out);
   bool StepContent(bool is_end, std::vector<AnswerPart>& out);
   bool StepCall(bool is_end, std::vector<AnswerPart>& out);
-  bool AddCalls(const Json& value, std::vector<AnswerPart>& out);
-  const Json* ArgumentsOf(const Json& call) const;
+  bool AddCalls(std::string_view text, std::vector<AnswerPart>& out);
+  std::string_view ArgumentsOf(std::string_view call) const;
+  void BeginCall(bool is_bare);
   void Emit(PartKind kind, size_t bytes, std::vector<AnswerPart>& out);
 
   const AnswerFormat format_;
   const CallableTools tools_;
   State state_ = State::kStart;
-  std::string held_;      // not yet given out
-  bool is_bare_ = false;  // kCall without the mark before it
+  std::string held_;                       // not yet given out
+  bool is_bare_ = false;                   // kCall without the mark before it
+  JsonEnd json_end_;                       // of the call in `held_`
+  size_t json_found_ = std::string::npos;  // its end
   bool is_after_call_ = false;
   bool has_reasoning_ = false;
   bool may_be_bare_ = false;  // nothing of the content has been given out

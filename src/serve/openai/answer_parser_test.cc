@@ -63,12 +63,12 @@ TEST(AnswerParserTest, HermesCallsStandBetweenMarks) {
   EXPECT_EQ(Parse(hermes,
                   "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"x\": 1}}\n"
                   "</tool_call>"),
-            "0:add({\"x\":1})");
+            "0:add({\"x\": 1})");
   EXPECT_EQ(Parse(hermes,
                   "Let me see.\n<tool_call>{\"name\": \"add\", \"arguments\": {}}"
                   "</tool_call>\n<tool_call>{\"name\": \"now\", \"arguments\": {\"a\": "
                   "\"}\\\"</tool_call>\"}}</tool_call>\n"),
-            "Let me see.0:add({})1:now({\"a\":\"}\\\"</tool_call>\"})");
+            "Let me see.0:add({})1:now({\"a\": \"}\\\"</tool_call>\"})");
   // An answer that ends with the call's JSON is whole.
   EXPECT_EQ(Parse(hermes, "<tool_call>{\"name\": \"add\", \"arguments\": {}}"), "0:add({})");
 }
@@ -91,7 +91,7 @@ TEST(AnswerParserTest, MistralCallsAreAnArray) {
   EXPECT_EQ(Parse(mistral,
                   "[TOOL_CALLS] [{\"name\": \"add\", \"arguments\": {\"x\": [1]}}, "
                   "{\"name\": \"now\", \"arguments\": {}, \"id\": \"abcdefghi\"}]"),
-            "0:add({\"x\":[1]})1:now({})");
+            "0:add({\"x\": [1]})1:now({})");
   EXPECT_EQ(Parse(mistral, "[TOOL_CALLS] add"), "[TOOL_CALLS] add");
   EXPECT_EQ(Parse(mistral, "[1] and [TOOL]"), "[1] and [TOOL]");
 }
@@ -99,9 +99,9 @@ TEST(AnswerParserTest, MistralCallsAreAnArray) {
 TEST(AnswerParserTest, LlamaCallsMayBeBare) {
   const AnswerFormat llama = Format("llama3");
   const std::string add = "{\"name\": \"add\", \"parameters\": {\"x\": 1}}";
-  EXPECT_EQ(Parse(llama, add), "0:add({\"x\":1})");
-  EXPECT_EQ(Parse(llama, "<|python_tag|>" + add), "0:add({\"x\":1})");
-  EXPECT_EQ(Parse(llama, add + "; " + add), "0:add({\"x\":1})1:add({\"x\":1})");
+  EXPECT_EQ(Parse(llama, add), "0:add({\"x\": 1})");
+  EXPECT_EQ(Parse(llama, "<|python_tag|>" + add), "0:add({\"x\": 1})");
+  EXPECT_EQ(Parse(llama, add + "; " + add), "0:add({\"x\": 1})1:add({\"x\": 1})");
   // JSON that names no tool, or is not at the start, is an answer.
   for (const std::string& text :
        {std::string("{\"name\": \"Ada\", \"parameters\": {}}"), std::string("{\"a\": 1} b"),
@@ -153,8 +153,30 @@ TEST(AnswerParserTest, ReasoningIsApart) {
                   "<think>Hm.</think>\n<tool_call>{\"name\": \"add\", \"arguments\": {}}"
                   "</tool_call>"),
             "R(Hm.)0:add({})");
-  think.starts_in_reasoning = true;
+  think.start = ReasoningStart::kOpen;
   EXPECT_EQ(Parse(think, "Hm.\n</think>\nIt is."), "R(Hm.)It is.");
+  think.start = ReasoningStart::kClosed;
+  EXPECT_EQ(Parse(think, "It is."), "It is.");
+  EXPECT_EQ(Parse(think, "<think>It</think> is."), "<think>It</think> is.");
+}
+
+TEST(AnswerParserTest, ArgumentsStayAsTheModelWroteThem) {
+  const std::string arguments =
+      R"({ "a" : [12345678901234567890123,1e2, 0.10, -0],"b":"\u00e9\/", "c":{"name": 1} })";
+  EXPECT_EQ(Parse(Format("hermes"), R"(<tool_call>{"arguments": )" + arguments +
+                                        R"(, "name": "a\u0064d"}</tool_call>)"),
+            "0:add(" + arguments + ")");
+  EXPECT_EQ(Parse(Format("mistral"), R"([TOOL_CALLS][ {"name":"add","id":"x","arguments":)" +
+                                         arguments + R"(} , {"name":"now","arguments":{}} ])"),
+            "0:add(" + arguments + ")1:now({})");
+}
+
+TEST(AnswerParserTest, AStreamedCallIsReadOnce) {
+  // Looked at again for each piece, ten million characters take hours.
+  AnswerParser parser(Format("hermes"), {{"add"}, true});
+  parser.Push(R"(<tool_call>{"name": "add", "arguments": {"x": ")");
+  for (int i = 0; i < 1'000'000; ++i) EXPECT_TRUE(parser.Push("abcdefghi\\\"").empty());
+  EXPECT_EQ(parser.Push("\"}}</tool_call>").size(), 2u);
 }
 
 TEST(AnswerFormatTest, ATemplateShowsItsFormats) {
@@ -168,11 +190,8 @@ TEST(AnswerFormatTest, ATemplateShowsItsFormats) {
   EXPECT_EQ(found("plain").reasoning, nullptr);
   EXPECT_EQ(FindAnswerFormat("none", "none", "<tool_call></think>").tools, nullptr);
   EXPECT_EQ(FindAnswerFormat("mistral", "none", "<tool_call>").tools->name, "mistral");
-  const std::string_view turn =
-      "{% if '</think>' in x %}{% endif %}{% if add_generation_prompt %}A";
-  EXPECT_FALSE(found(turn).starts_in_reasoning);
-  EXPECT_TRUE(found(std::string(turn) + "<think>\n{% endif %}").starts_in_reasoning);
-  EXPECT_FALSE(found(std::string(turn) + "<think>\n\n</think>{% endif %}").starts_in_reasoning);
+  EXPECT_EQ(found("{% if '</think>' in x %}").reasoning->name, "think");
+  EXPECT_EQ(found("{{ 'A<think>\\n' }}").reasoning->name, "think");
 }
 
 }  // namespace

@@ -12,8 +12,9 @@ enum class PartKind : uint8_t { kContent, kReasoning, kCall, kArguments };
 // A further piece of one part. A call begins with kCall, and its kArguments follow.
 struct AnswerPart {
   PartKind kind = PartKind::kContent;
-  std::string text;   // of kCall: the function's name
-  int32_t call = -1;  // its index in the answer
+  std::string text;     // of kCall: the function's name
+  int32_t call = -1;    // its index in the answer
+  std::string id = {};  // of kCall, once the answer's writer has given it one
 };
 
 // The tools of a request, for parsers.

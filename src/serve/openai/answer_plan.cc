@@ -4,8 +4,10 @@
 
 #include <algorithm>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "serve/openai/reasoning_grammar.h"
 #include "serve/openai/tool_grammar.h"
 
 namespace tandem::serve::openai {
@@ -33,17 +35,39 @@ Status ConstrainCalls(const AnswerFormat& format, const TextCodec& codec, Call& 
         fmt::format("strict functions and allowed_tools can stand beside JSON, but not beside {}",
                     answer->field));
   }
-  const auto grammar = ToolGrammar(call.tools, format, answer.get(), codec);
-  for (TextRequest& prompt : call.prompts) prompt.grammar = grammar;
+  for (TextRequest& prompt : call.prompts) {
+    prompt.grammar_after = [format, tools = call.tools, answer, &codec](ReasoningStart start) {
+      AnswerFormat known = format;
+      known.start = start;
+      return ToolGrammar(tools, known, answer.get(), codec);
+    };
+  }
   return {};
+}
+
+// The client's own grammar describes what follows the reasoning.
+void PutReasoningFirst(const ReasoningFormat& format, const TextCodec& codec, TextRequest& prompt) {
+  if (prompt.grammar == nullptr) return;
+  prompt.grammar_after = [&format, grammar = prompt.grammar, &codec](ReasoningStart start) {
+    return start == ReasoningStart::kOpen ? AfterReasoning(*grammar, format, codec) : grammar;
+  };
 }
 
 }  // namespace
 
-Result<AnswerPlan> PlanAnswer(const AnswerFormatNames& names, const TextCodec& codec, Call& call) {
+AnswerParser AnswerPlan::NewParser(ReasoningStart start) const {
+  AnswerFormat known = format;
+  known.start = start;
+  return {known, tools};
+}
+
+Result<AnswerPlan> PlanAnswer(const AnswerFormatNames& names, const TextCodec& codec,
+                              std::shared_ptr<CallIds> call_ids, Call& call) {
   AnswerPlan plan;
+  plan.call_ids = std::move(call_ids);
   if (call.endpoint != Endpoint::kChat) return plan;
-  plan.format = FindAnswerFormat(names.tools, names.reasoning, codec.ChatSource());
+  const bool has_tools = !call.tools.for_template.is_null();
+  plan.format = FindAnswerFormat(names.tools, names.reasoning, codec.ChatSource(has_tools));
   plan.tools = call.tools.callable();
   const bool follows_grammar = call.tools.follows_grammar();
   if (plan.tools.names.empty()) plan.format.tools = nullptr;
@@ -66,7 +90,10 @@ Result<AnswerPlan> PlanAnswer(const AnswerFormatNames& names, const TextCodec& c
       marks, [&](std::string_view mark) { return codec.SpecialToken(mark).has_value(); });
   for (TextRequest& prompt : call.prompts) {
     if (any_special) prompt.skip_special_tokens = false;
-    if (!prompt.chat.add_generation_prompt) plan.format.starts_in_reasoning = false;
+    if (const ReasoningFormat* reasoning = plan.format.reasoning) {
+      prompt.reasoning = ReasoningMarks{reasoning->begin, reasoning->end};
+      PutReasoningFirst(*reasoning, codec, prompt);
+    }
   }
   if (follows_grammar) {
     plan.tools.need_mark = call.prompts.front().grammar != nullptr;

@@ -16,7 +16,7 @@ void CallReader::Push(std::string_view text, int32_t& num_calls, std::vector<Ans
     } else if (c == '"') {
       in_string_ = depth_ > 0;
     } else if (c == '{' || (c == '[' && depth_ > 0)) {
-      if (++depth_ == 1) head_ = "{";
+      if (++depth_ == 1) head_.assign(1, c);
       if (depth_ == 2) {
         Begin(num_calls++, out);
         first = i;

@@ -92,7 +92,7 @@ class CompletionSource final : public MessageSource {
     shown.num_characters += CountCharacters(choice.text);
     const bool is_last = event.finish != TextFinish::kNone;
     if (header_.endpoint == Endpoint::kChat) {
-      WriteParts(std::move(choice), is_last, shown, messages);
+      WriteParts(std::move(choice), event.reasoning, is_last, shown, messages);
     } else if (!choice.text.empty() || !choice.pieces.empty()) {
       messages.push_back(Chunk(choice, shown));
     }
@@ -110,12 +110,14 @@ class CompletionSource final : public MessageSource {
   }
 
   // A chunk for each piece of a part; log-probabilities come with the first.
-  void WriteParts(Choice choice, bool is_last, Shown& shown, std::vector<std::string>& messages) {
-    if (!shown.parser) shown.parser.emplace(plan_.format, plan_.tools);
+  void WriteParts(Choice choice, ReasoningStart start, bool is_last, Shown& shown,
+                  std::vector<std::string>& messages) {
+    if (!shown.parser) shown.parser.emplace(plan_.NewParser(start));
     std::vector<AnswerPart> parts = shown.parser->Push(choice.text);
     if (is_last) std::ranges::move(shown.parser->Flush(), std::back_inserter(parts));
     if (parts.empty() && !choice.pieces.empty()) parts.emplace_back();
     for (AnswerPart& part : parts) {
+      if (part.kind == PartKind::kCall) part.id = plan_.NewCallId();
       choice.part = std::move(part);
       messages.push_back(Chunk(choice, shown));
       choice.pieces = {};

@@ -8,6 +8,8 @@
 #include <string_view>
 #include <utility>
 
+#include "serve/openai/request.h"
+
 namespace tandem::serve::openai {
 namespace {
 
@@ -47,6 +49,20 @@ constexpr Spelling kStructured[] = {
     {"choice", GrammarKind::kChoice, Shape::kStrings},
     {"grammar", GrammarKind::kLark, Shape::kText},
     {"json_object", GrammarKind::kJsonObject, Shape::kFlag},
+};
+
+// Members of structured_outputs that would have to change the answer; false is no request.
+struct RefusedMember {
+  std::string_view name;
+  std::string_view sentence;
+};
+constexpr RefusedMember kRefused[] = {
+    {"structural_tag", "is not supported by this server; send a grammar"},
+    {"whitespace_pattern",
+     "is not supported by this server; disable_any_whitespace forbids blanks, and a grammar can "
+     "say any others"},
+    {"disable_additional_properties",
+     "is not supported by this server; say \"additionalProperties\": false in the schema"},
 };
 
 // Types of response_format, with the members that hold the grammar, besides json_schema.
@@ -119,6 +135,33 @@ class GrammarReader {
     ReadMember(value, found->member, field);
   }
 
+  // vLLM's object: a grammar, and options for it.
+  void ReadStructured(const Json& structured, std::vector<std::string>& ignored) {
+    const std::string at = "structured_outputs";
+    if (structured.AsObject() == nullptr) return Wrong(at, "an object", structured);
+    FieldReader members(structured);
+    for (const RefusedMember& member : kRefused) {
+      const Json* value = members.Get(member.name);
+      const bool is_off = value == nullptr || (value->AsBool() != nullptr && !*value->AsBool());
+      if (!is_off) return fields_.Fail(fmt::format("{}.{}", at, member.name), member.sentence);
+    }
+    const bool is_compact = members.Boolean("disable_any_whitespace").value_or(false);
+    members.Boolean("disable_fallback");  // there is nothing to fall back to
+    if (!members.status().ok()) {
+      return fields_.Fail(fmt::format("{}.{}", at, members.status().field()), "must be a boolean");
+    }
+    for (const Spelling& member : kStructured) {
+      ReadMember(members.Get(member.name), member, fmt::format("{}.{}", at, member.name));
+    }
+    for (const std::string& name : members.Unread(kMaxIgnored)) ignored.push_back(at + "." + name);
+    if (!fields_.status().ok()) return;
+    const bool is_any = members.Boolean("json_object") == false;  // no form is asked for
+    if (!is_any && (!grammar_ || !grammar_->field.starts_with(at + "."))) {
+      return fields_.Fail(at, "must hold one of json, regex, choice, grammar and json_object");
+    }
+    if (is_compact && grammar_) ForbidBlanks(at + ".disable_any_whitespace");
+  }
+
   Grammar Take() { return std::move(grammar_); }
 
  private:
@@ -130,6 +173,25 @@ class GrammarReader {
   }
   void Wrong(const std::string& field, std::string_view wanted, const Json& value) {
     fields_.Fail(field, fmt::format("must be {}, not {}", wanted, value.KindName()));
+  }
+
+  void ForbidBlanks(const std::string& field) {
+    const bool is_any = grammar_->kind == GrammarKind::kJsonObject;
+    if (!is_any && grammar_->kind != GrammarKind::kJsonSchema) {
+      return fields_.Fail(field, "has an effect only beside json or json_object");
+    }
+    grammar_->kind = GrammarKind::kJsonSchema;
+    std::string& text = grammar_->text;
+    if (is_any) text = R"({"type":"object"})";
+    const Result<Json> schema = ParseJson(text, {.allow_duplicates = true});
+    // What is no schema is refused when it is compiled.
+    if (!schema.ok() || schema->AsObject() == nullptr) return;
+    if (schema->Find("x-guidance") != nullptr) {
+      return fields_.Fail(field, "is not allowed beside the schema's own x-guidance");
+    }
+    const std::string_view comma = schema->AsObject()->empty() ? "" : ",";
+    text.insert(text.find('{') + 1,
+                fmt::format(R"("x-guidance":{{"whitespace_flexible":false}}{})", comma));
   }
 
   // llama.cpp and others put a schema beside it.
@@ -165,7 +227,9 @@ class GrammarReader {
 
 }  // namespace
 
-std::shared_ptr<const OutputGrammar> ReadGrammar(FieldReader& fields, const Json* text_format) {
+std::shared_ptr<const OutputGrammar> ReadGrammar(FieldReader& fields,
+                                                 std::vector<std::string>& ignored,
+                                                 const Json* text_format) {
   GrammarReader reader(fields);
   if (const Json* format = fields.Get("response_format")) {
     reader.ReadFormat(*format, "response_format", /*is_flat=*/false);
@@ -175,17 +239,7 @@ std::shared_ptr<const OutputGrammar> ReadGrammar(FieldReader& fields, const Json
     reader.ReadMember(fields.Get(member.name), member, std::string(member.name));
   }
   if (const Json* structured = fields.Get("structured_outputs")) {
-    if (structured->AsObject() == nullptr) {
-      fields.Fail("structured_outputs",
-                  fmt::format("must be an object, not {}", structured->KindName()));
-    }
-    if (const Json* tag = structured->Find("structural_tag"); tag != nullptr && !tag->is_null()) {
-      fields.Fail("structured_outputs.structural_tag", "is not supported by this server");
-    }
-    for (const Spelling& member : kStructured) {
-      reader.ReadMember(structured->Find(member.name), member,
-                        fmt::format("structured_outputs.{}", member.name));
-    }
+    reader.ReadStructured(*structured, ignored);
   }
   Grammar grammar = reader.Take();
   if (!grammar) return nullptr;

@@ -10,12 +10,14 @@ namespace {
 struct Read {
   std::shared_ptr<const OutputGrammar> grammar;
   Status status;
+  std::vector<std::string> ignored;
 };
 
 Read ReadBody(std::string_view body) {
   const Json json = ParseJson(body).value();
   FieldReader fields(json);
-  Read read{.grammar = ReadGrammar(fields), .status = {}};
+  Read read;
+  read.grammar = ReadGrammar(fields, read.ignored);
   read.status = fields.status();
   return read;
 }
@@ -87,11 +89,31 @@ TEST(ConstraintFields, AnyAnswerIsTheDefault) {
   for (const char* body :
        {"{}", R"({"response_format":null})", R"({"response_format":{"type":"text"}})",
         R"({"guided_json":null,"guided_regex":null})", R"({"guided_json_object":false})",
-        R"({"structured_outputs":{}})", R"({"structured_outputs":{"json_object":false}})"}) {
+        R"({"structured_outputs":{"json_object":false}})"}) {
     const Read read = ReadBody(body);
     EXPECT_TRUE(read.status.ok()) << body << ": " << read.status.message();
     EXPECT_EQ(read.grammar, nullptr) << body;
   }
+}
+
+TEST(ConstraintFields, OptionsOfStructuredOutputsActOrAreNamed) {
+  const std::string compact = R"("x-guidance":{"whitespace_flexible":false})";
+  for (const auto& [outputs, schema] : {
+           std::pair(R"("json":{"const":1})", "{" + compact + R"(,"const":1})"),
+           std::pair(R"("json":" {} ")", " {" + compact + "} "),
+           std::pair(R"("json_object":true)", "{" + compact + R"(,"type":"object"})"),
+       }) {
+    const std::string before = std::string(R"({"structured_outputs":{)") + outputs;
+    const Read read = ReadBody(before + R"(,"disable_any_whitespace":true}})");
+    ASSERT_NE(read.grammar, nullptr) << read.status.message();
+    EXPECT_EQ(read.grammar->kind, GrammarKind::kJsonSchema);
+    EXPECT_EQ(read.grammar->text, schema);
+  }
+  const Read read = ReadBody(
+      R"({"structured_outputs":{"regex":"a","disable_any_whitespace":false,"backend":"x",)"
+      R"("disable_fallback":true,"whitespace_pattern":null,"disable_additional_properties":false}})");
+  ASSERT_NE(read.grammar, nullptr) << read.status.message();
+  EXPECT_EQ(read.ignored, std::vector<std::string>{"structured_outputs.backend"});
 }
 
 TEST(ConstraintFields, RefusalsNameTheMember) {
@@ -114,6 +136,20 @@ TEST(ConstraintFields, RefusalsNameTheMember) {
       {R"({"structured_outputs":[]})", "structured_outputs: must be an object, not"},
       {R"({"structured_outputs":{"structural_tag":"{}"}})",
        "structured_outputs.structural_tag: is"},
+      {R"({"structured_outputs":{}})", "structured_outputs: must hold one of json, regex"},
+      {R"({"structured_outputs":{"regx":"[0-9]"}})", "structured_outputs: must hold one of json"},
+      {R"({"regex":"a","structured_outputs":{"disable_any_whitespace":true}})",
+       "structured_outputs: must hold one of json"},
+      {R"({"structured_outputs":{"json":{},"whitespace_pattern":" ?"}})",
+       "structured_outputs.whitespace_pattern: is not supported"},
+      {R"({"structured_outputs":{"json":{},"disable_additional_properties":true}})",
+       "structured_outputs.disable_additional_properties: is not supported"},
+      {R"({"structured_outputs":{"json":{},"disable_any_whitespace":1}})",
+       "structured_outputs.disable_any_whitespace: must be a boolean"},
+      {R"({"structured_outputs":{"regex":"a","disable_any_whitespace":true}})",
+       "structured_outputs.disable_any_whitespace: has an effect only beside json"},
+      {R"({"structured_outputs":{"json":{"x-guidance":{}},"disable_any_whitespace":true}})",
+       "structured_outputs.disable_any_whitespace: is not allowed beside"},
       {R"({"guided_regex":"a","guided_choice":["b"]})",
        "guided_choice: is not allowed beside guided_regex"},
       {R"({"response_format":{"type":"json_object"},"structured_outputs":{"regex":"a"}})",

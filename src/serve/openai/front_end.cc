@@ -32,6 +32,7 @@ struct Shared {
   const ModelRegistry& models;
   std::shared_ptr<IgnoredFields> ignored;
   AnswerFormatNames formats;
+  std::shared_ptr<CallIds> call_ids;
 };
 
 // Begins the call; `make_source(plan, generate)` makes its messages.
@@ -42,7 +43,8 @@ std::unique_ptr<Reply> Begin(const Shared& shared, Call& call, const HttpRequest
   Result<ModelPtr> model =
       call.model.empty() ? shared.models.Default() : shared.models.Find(call.model);
   if (!model.ok()) return ErrorReply(model.status());
-  Result<AnswerPlan> plan = PlanAnswer(shared.formats, (*model)->service->codec(), call);
+  Result<AnswerPlan> plan =
+      PlanAnswer(shared.formats, (*model)->service->codec(), shared.call_ids, call);
   if (!plan.ok()) return ErrorReply(plan.status());
   const ReplyForm form = call.stream ? ReplyForm::kEvents : ReplyForm::kWhole;
   const std::vector<std::string> ignored = std::move(call.ignored);
@@ -85,14 +87,14 @@ std::unique_ptr<Reply> DescribeModel(const ModelRegistry& models, const std::str
 }  // namespace
 
 FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit, std::string_view version,
-                      const AnswerFormatNames& formats) {
+                      const AnswerFormatNames& formats, std::shared_ptr<CallIds> call_ids) {
   FrontEnd front_end;
   front_end.name = "openai";
   front_end.body_limit = body_limit;
   front_end.format_error = [](int status, std::string_view message) {
     return FormatError(status, message);
   };
-  const Shared shared{models, std::make_shared<IgnoredFields>(), formats};
+  const Shared shared{models, std::make_shared<IgnoredFields>(), formats, std::move(call_ids)};
   const auto complete = [shared](Endpoint endpoint) -> RouteFunction {
     return [shared, endpoint](const HttpRequest& request, const PathValues&,
                               const std::function<void()>& wake) {

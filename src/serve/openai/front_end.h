@@ -3,16 +3,19 @@
 #pragma once
 
 #include <cstddef>
+#include <memory>
 #include <string_view>
 
 #include "serve/http/router.h"
 #include "serve/model_registry.h"
 #include "serve/openai/answer_format.h"
+#include "serve/openai/call_ids.h"
 
 namespace tandem::serve::openai {
 
 // `models` outlives the router. `version`: of the program.
 FrontEnd MakeFrontEnd(const ModelRegistry& models, size_t body_limit, std::string_view version,
-                      const AnswerFormatNames& formats = {});
+                      const AnswerFormatNames& formats = {},
+                      std::shared_ptr<CallIds> call_ids = std::make_shared<CallIds>());
 
 }  // namespace tandem::serve::openai

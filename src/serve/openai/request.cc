@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "serve/field_reader.h"
@@ -59,7 +61,7 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   ReadAnswerFields(fields, call, text);
   RefuseUnsupported(fields);
   ReadGenerationFields(fields, text);
-  text.grammar = ReadGrammar(fields);
+  text.grammar = ReadGrammar(fields, call.ignored);
   CheckOtherFields(fields);
   ReadLlgtrtFields(fields, call, text);
   ReadSpecialTokens(fields, call, text);
@@ -104,7 +106,8 @@ Result<Call> ParseCall(Endpoint endpoint, std::string_view body_text) {
   if (call.echo.expanded && call.prompts.size() > 1) {
     return FieldError("return_expanded_prompt", "needs a request with one prompt");
   }
-  call.ignored = fields.Unread(kMaxIgnored);
+  std::ranges::move(fields.Unread(kMaxIgnored), std::back_inserter(call.ignored));
+  if (call.ignored.size() > kMaxIgnored) call.ignored.resize(kMaxIgnored);
   return call;
 }
 

@@ -160,8 +160,7 @@ void WriteModel(const Model& model, JsonWriter& writer) {
 }
 
 // A piece of a streamed answer, as members of a delta.
-void WritePart(const ResponseHeader& header, int64_t choice, const AnswerPart& part,
-               JsonWriter& writer) {
+void WritePart(const AnswerPart& part, JsonWriter& writer) {
   if (part.kind == PartKind::kContent) {
     writer.Key("content").String(part.text);
     return;
@@ -173,7 +172,7 @@ void WritePart(const ResponseHeader& header, int64_t choice, const AnswerPart& p
   const bool begins = part.kind == PartKind::kCall;
   writer.Key("tool_calls").BeginArray().BeginObject().Key("index").Int(part.call);
   if (begins) {
-    writer.Key("id").String(CallId(header.id, choice, part.call)).Key("type").String("function");
+    writer.Key("id").String(part.id).Key("type").String("function");
   }
   writer.Key("function").BeginObject();
   if (begins) writer.Key("name").String(part.text);
@@ -182,15 +181,15 @@ void WritePart(const ResponseHeader& header, int64_t choice, const AnswerPart& p
 }
 
 // The message of a whole answer. Returns how many calls it has.
-int32_t WriteMessage(const ResponseHeader& header, int64_t choice, const std::string& text,
-                     AnswerParser parser, JsonWriter& writer) {
+int32_t WriteMessage(const TextChoice& answer, const AnswerPlan& plan, JsonWriter& writer) {
   struct FunctionCall {
     std::string name, arguments;
   };
   std::string content;
   std::string reasoning;
   std::vector<FunctionCall> calls;
-  std::vector<AnswerPart> parts = parser.Push(text);
+  AnswerParser parser = plan.NewParser(answer.reasoning);
+  std::vector<AnswerPart> parts = parser.Push(answer.text);
   for (AnswerPart& part : parser.Flush()) parts.push_back(std::move(part));
   for (AnswerPart& part : parts) {
     switch (part.kind) {
@@ -213,10 +212,10 @@ int32_t WriteMessage(const ResponseHeader& header, int64_t choice, const std::st
   if (!reasoning.empty()) writer.Key("reasoning_content").String(reasoning);
   if (!calls.empty()) {
     writer.Key("tool_calls").BeginArray();
-    for (size_t i = 0; i < calls.size(); ++i) {
-      writer.BeginObject().Key("id").String(CallId(header.id, choice, static_cast<int32_t>(i)));
+    for (const FunctionCall& call : calls) {
+      writer.BeginObject().Key("id").String(plan.NewCallId());
       writer.Key("type").String("function").Key("function").BeginObject();
-      writer.Key("name").String(calls[i].name).Key("arguments").String(calls[i].arguments);
+      writer.Key("name").String(call.name).Key("arguments").String(call.arguments);
       writer.EndObject().EndObject();
     }
     writer.EndArray();
@@ -233,7 +232,7 @@ void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
     if (options.is_first) writer.Key("role").String("assistant");
     // The last chunk of an answer holds only the finish reason.
     if (choice.finish == TextFinish::kNone && choice.part) {
-      WritePart(header, choice.index, *choice.part, writer);
+      WritePart(*choice.part, writer);
     }
     writer.EndObject();
   } else {
@@ -287,11 +286,6 @@ bool EndsWithCalls(const CallableTools& tools, int32_t num_calls) {
   return num_calls > 0 && !tools.is_named;
 }
 
-std::string CallId(std::string_view response_id, int64_t choice, int32_t call) {
-  return fmt::format("call_{}_{}_{}", response_id.substr(response_id.find_first_of("-_") + 1),
-                     choice, call);
-}
-
 void WriteTokenLogprob(const TextCodec& codec, const TokenPiece& piece, JsonWriter& writer) {
   writer.BeginObject();
   WriteChatToken(codec, piece.token, piece.logprob, writer);
@@ -343,8 +337,7 @@ std::string FormatResponse(const ResponseHeader& header,
     writer.BeginObject().Key("index").Int(static_cast<int64_t>(i));
     int32_t num_calls = 0;
     if (is_chat) {
-      num_calls = WriteMessage(header, static_cast<int64_t>(i), answer.text,
-                               AnswerParser(plan.format, plan.tools), writer);
+      num_calls = WriteMessage(answer, plan, writer);
       if (logprobs) WriteChatLogprobs(answer.pieces, codec, writer);
     } else {
       WriteCompletionText(answer, logprobs, echo, codec, writer);

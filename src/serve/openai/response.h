@@ -1,4 +1,5 @@
-// Answers in OpenAI's format: whole responses and stream chunks, as JSON text. Pure functions.
+// Answers in OpenAI's format: whole responses and stream chunks, as JSON text. Pure functions, but
+// for the ids of calls.
 #pragma once
 
 #include <cstdint>
@@ -40,9 +41,6 @@ struct Choice {
 // Whether the reason of a whole answer's end is its calls. As OpenAI has it, "stop" stays the
 // reason where the client named the function.
 bool EndsWithCalls(const CallableTools& tools, int32_t num_calls);
-
-// Of a call in the answer's choice. Unique: the response's id is random, or the client's own.
-std::string CallId(std::string_view response_id, int64_t choice, int32_t call);
 
 // A token with its log-probability and the alternatives: an object in OpenAI's form for chats.
 void WriteTokenLogprob(const TextCodec& codec, const TokenPiece& piece, JsonWriter& writer);

@@ -74,7 +74,7 @@ void ResponsesAnswer::Add(const AnswerPart& part, std::span<const TokenPiece> pi
   const bool goes_on = is_open && items_.back().kind == kind && part.kind != PartKind::kCall;
   if (!goes_on) {
     Close(ItemStatus::kCompleted, writer, events);
-    Open(kind, part.kind == PartKind::kCall ? part.text : "", writer, events);
+    Open(kind, part, writer, events);
   }
   if (part.kind == PartKind::kCall) return;
   Item& item = items_.back();
@@ -92,17 +92,20 @@ void ResponsesAnswer::Add(const AnswerPart& part, std::span<const TokenPiece> pi
 }
 
 void ResponsesAnswer::End(bool is_whole, EventWriter& writer, std::vector<std::string>& events) {
-  if (items_.empty() && is_whole) Open(PartKind::kContent, "", writer, events);
+  if (items_.empty() && is_whole) Open(PartKind::kContent, {}, writer, events);
   Close(is_whole ? ItemStatus::kCompleted : ItemStatus::kIncomplete, writer, events);
 }
 
-void ResponsesAnswer::Open(PartKind kind, const std::string& name, EventWriter& writer,
+// `part` is the item's first.
+void ResponsesAnswer::Open(PartKind kind, const AnswerPart& part, EventWriter& writer,
                            std::vector<std::string>& events) {
   Item item;
   item.kind = kind;
   item.id = fmt::format("{}_{}_{}", NamesOf(kind).id_prefix, id_, items_.size());
-  item.name = name;
-  if (kind == PartKind::kCall) item.call_id = CallId("resp_" + id_, 0, num_calls_++);
+  if (part.kind == PartKind::kCall) {
+    item.name = part.text;
+    item.call_id = part.id;
+  }
   items_.push_back(std::move(item));
   writer.Add(
       "response.output_item.added",

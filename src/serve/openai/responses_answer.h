@@ -39,7 +39,8 @@ class ResponsesAnswer {
   ResponsesAnswer(std::string id, bool logprobs, const TextCodec& codec)
       : id_(std::move(id)), logprobs_(logprobs), codec_(codec) {}
 
-  // `pieces`: the tokens whose text has ended in this part, if log-probabilities are wanted.
+  // A part that begins a call has the call's id. `pieces`: the tokens whose text has ended in this
+  // part, if log-probabilities are wanted.
   void Add(const AnswerPart& part, std::span<const TokenPiece> pieces, EventWriter& writer,
            std::vector<std::string>& events);
   // The answer is complete, or was cut off. An answer without any part is an empty message.
@@ -59,7 +60,7 @@ class ResponsesAnswer {
     ItemStatus status = ItemStatus::kInProgress;
   };
 
-  void Open(PartKind kind, const std::string& name, EventWriter& writer,
+  void Open(PartKind kind, const AnswerPart& part, EventWriter& writer,
             std::vector<std::string>& events);
   void Close(ItemStatus status, EventWriter& writer, std::vector<std::string>& events);
   void WriteItem(const Item& item, JsonWriter& writer) const;
@@ -71,7 +72,6 @@ class ResponsesAnswer {
   const bool logprobs_;
   const TextCodec& codec_;
   std::vector<Item> items_;  // the last one is open unless it has its final status
-  int32_t num_calls_ = 0;
 };
 
 }  // namespace tandem::serve::openai

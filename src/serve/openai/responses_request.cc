@@ -108,7 +108,8 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
     text.max_tokens = most;
     text.names.max_tokens = "max_output_tokens";
   }
-  text.grammar = ReadGrammar(fields, ReadTextFormat(fields, call.ignored));
+  const Json* text_format = ReadTextFormat(fields, call.ignored);
+  text.grammar = ReadGrammar(fields, call.ignored, text_format);
   CheckOtherFields(fields);
   return text;
 }

@@ -1,5 +1,6 @@
 #include "serve/openai/responses_source.h"
 
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -20,7 +21,7 @@ class ResponsesSource final : public MessageSource {
                   std::unique_ptr<GenerateCall> generate)
       : is_streamed_(call.call.stream),
         header_{"resp_" + request_id, generate->model().name, UnixSeconds(), std::move(call.body)},
-        parser_(plan.format, std::move(plan.tools)),
+        plan_(std::move(plan)),
         call_(std::move(generate)),
         answer_(request_id, call.call.logprobs, call_->model().service->codec()) {}
 
@@ -61,21 +62,23 @@ class ResponsesSource final : public MessageSource {
       AddState("response.created", events);
       AddState("response.in_progress", events);
     }
+    if (!parser_) parser_.emplace(plan_.NewParser(event.reasoning));
     for (const TokenPiece& piece : event.pieces) {
       pending_.push_back(piece);
-      const bool was_reasoning = parser_.in_reasoning();
-      const std::vector<AnswerPart> parts = parser_.Push(piece.text);
-      if (was_reasoning || parser_.in_reasoning()) ++state_.reasoning_tokens;
+      const bool was_reasoning = parser_->in_reasoning();
+      const std::vector<AnswerPart> parts = parser_->Push(piece.text);
+      if (was_reasoning || parser_->in_reasoning()) ++state_.reasoning_tokens;
       AddParts(parts, events);
     }
     if (event.finish == TextFinish::kNone) return;
-    AddParts(parser_.Flush(), events);
+    AddParts(parser_->Flush(), events);
     finish_ = event.finish;
   }
 
   // The tokens that came since the last part belong to the first of these.
-  void AddParts(const std::vector<AnswerPart>& parts, std::vector<std::string>& events) {
-    for (const AnswerPart& part : parts) {
+  void AddParts(std::vector<AnswerPart> parts, std::vector<std::string>& events) {
+    for (AnswerPart& part : parts) {
+      if (part.kind == PartKind::kCall) part.id = plan_.NewCallId();
       answer_.Add(part, std::exchange(pending_, {}), writer_, events);
     }
   }
@@ -117,7 +120,8 @@ class ResponsesSource final : public MessageSource {
 
   const bool is_streamed_;
   const ResponsesHeader header_;
-  AnswerParser parser_;
+  const AnswerPlan plan_;
+  std::optional<AnswerParser> parser_;  // from the first event on
   const std::unique_ptr<GenerateCall> call_;
   ResponsesAnswer answer_;
   EventWriter writer_;

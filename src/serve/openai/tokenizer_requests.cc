@@ -115,7 +115,7 @@ std::string DescribeTokenizer(const TextCodec& codec, const EngineLimits& engine
   writer.Key("vocab_size").Int(codec.vocab_size());
   writer.Key("model_max_length").Int(engine.max_seq_len);
   writer.Key("chat_template");
-  const std::string_view chat_template = codec.ChatSource();
+  const std::string_view chat_template = codec.ChatSource(/*has_tools=*/false);
   chat_template.empty() ? writer.Null() : writer.String(chat_template);
   writer.EndObject();
   return out;

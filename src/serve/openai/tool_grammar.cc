@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "serve/json.h"
+#include "serve/openai/reasoning_grammar.h"
 
 namespace tandem::serve::openai {
 namespace {
@@ -51,12 +52,6 @@ class GrammarWriter {
     return quoted;
   }
 
-  // A mark as a symbol of Lark, and a blank: the token if it is a special one, else its text.
-  std::string Mark(std::string_view mark) const {
-    const std::optional<int32_t> token = codec_.SpecialToken(mark);
-    return token ? fmt::format("<[{}]> ", *token) : Quoted(mark) + " ";
-  }
-
   // Text in which the marks of calls that are special tokens are those tokens.
   std::string Text(std::string_view text) const {
     std::string out;
@@ -74,7 +69,7 @@ class GrammarWriter {
       const std::string_view plain = text.substr(0, next);
       if (!plain.empty()) out += Quoted(plain) + " ";
       if (next == text.npos) break;
-      out += Mark(mark);
+      out += MarkSymbol(mark, codec_);
       text.remove_prefix(next + mark.size());
     }
     return out;
@@ -83,23 +78,14 @@ class GrammarWriter {
   // Reasoning, if there is some, and what follows it.
   void WriteStart() {
     const std::string rest = tools_.must_call() ? "WS? calls" : WriteFree();
-    if (format_.reasoning == nullptr) {
+    if (format_.reasoning == nullptr || format_.start == ReasoningStart::kClosed) {
       lark_ = fmt::format("start: {}\n", tools_.must_call() ? "calls" : rest) + lark_;
       return;
     }
-    const bool opened = format_.starts_in_reasoning;
+    const bool opened = format_.start == ReasoningStart::kOpen;
     lark_ =
         fmt::format("start: {} rest\nrest: {}\n", opened ? "thought" : "thought?", rest) + lark_;
-    const std::string_view begin = format_.reasoning->begin;
-    const std::string_view end = format_.reasoning->end;
-    const std::string first = opened ? "" : fmt::format("WS? {}", Mark(begin));
-    if (IsSpecial(end)) {
-      lark_ += fmt::format("thought: {}ANY {}\n", first, Mark(end));
-    } else if (opened || !IsSpecial(begin)) {
-      lark_ += fmt::format("thought[lazy]: {}ANY {}\n", first, Mark(end));
-    } else {  // a token is no part of a terminal
-      lark_ += fmt::format("thought: {}thought_end\nthought_end[lazy]: ANY {}\n", first, Mark(end));
-    }
+    lark_ += ThoughtRule(*format_.reasoning, opened, codec_);
   }
 
   // An answer that may call: text up to the mark of the first call, or text alone. Returns the
@@ -111,7 +97,7 @@ class GrammarWriter {
     }
     // Text that the answer's reader would take for something else.
     std::string barred;
-    const bool thinks = format_.reasoning != nullptr && !format_.starts_in_reasoning;
+    const bool thinks = format_.reasoning != nullptr && format_.start == ReasoningStart::kUnopened;
     if (thinks && !IsSpecial(format_.reasoning->begin)) {
       barred += fmt::format(" & ~(WS? {} ANY)", Quoted(format_.reasoning->begin));
     }

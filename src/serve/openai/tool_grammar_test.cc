@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "serve/openai/answer_parser.h"
+#include "serve/openai/reasoning_grammar.h"
 #include "text/testing/tokenizers.h"
 
 namespace tandem::serve::openai {
@@ -176,10 +177,50 @@ TEST_F(ToolGrammarTest, ReasoningComesBeforeCalls) {
           {thought + Hermes(kAdd), R"(R(Shall I <tool_call>?)|0:add{"x": 12})"},
           {"Hello <think>", "Hello <think>"}},
          {thought + "<tool_call> no"});
-  format_.starts_in_reasoning = true;
+  format_.start = ReasoningStart::kOpen;
   Expect(kRequired, {{"Hm.</think>" + Hermes(kAdd), R"(R(Hm.)|0:add{"x": 12})"}},
          {Hermes(kAdd), "Hello"});
   Expect(kAuto, {{"Hm. <tool_call></think>Hello", "R(Hm. <tool_call>)Hello"}}, {"Hello"});
+}
+
+TEST_F(ToolGrammarTest, NoReasoningComesAfterAPromptThatHasClosedIt) {
+  SetFormat("hermes", "think");
+  format_.start = ReasoningStart::kClosed;
+  Expect(kRequired, {{Hermes(kAdd), R"(|0:add{"x": 12})"}}, {"<think>Hm.</think>" + Hermes(kAdd)});
+  Expect(kAuto, {{"<think> is", "<think> is"}}, {});
+}
+
+TEST_F(ToolGrammarTest, AnyGrammarMayFollowReasoning) {
+  SetFormat("none", "think");
+  format_.start = ReasoningStart::kOpen;
+  using enum GrammarKind;
+  const struct {
+    GrammarKind kind;
+    std::string text, answer;
+  } cases[] = {
+      {kJsonObject, "", R"({"a": [1]})"},
+      {kJsonSchema, R"({"const": {"a": 1}})", R"({"a": 1})"},
+      {kLooseJsonSchema, R"({"type": "integer", "if": true})", "12"},
+      {kRegex, "[a-c]+|x/y", "x/y"},
+      {kChoice, R"(["yes \"", "no"])", "yes \""},
+      {kLark, "start: A B\nA: \"a\"\nB: \"b\"", "ab"},
+      {kLark, "root ::= \"a\" \"b\"", "ab"},
+      {kGuidance,
+       R"({"grammars": [{"name": "x", "lark_grammar": "start: @y"},)"
+       R"({"name": "y", "lark_grammar": "start: \"ab\""}]})",
+       "ab"},
+      {kGuidance, R"({"grammars": [{"lark_grammar": "start: \"ab\""}]})", "ab"},
+  };
+  for (const auto& [kind, text, answer] : cases) {
+    const OutputGrammar grammar{.kind = kind, .text = text, .field = "x"};
+    EXPECT_TRUE(Admits(grammar, answer)) << text;
+    const auto after = AfterReasoning(grammar, *format_.reasoning, *codec_);
+    EXPECT_TRUE(Admits(*after, "Hm, " + answer + "?\n</think>\n\n" + answer)) << text;
+    EXPECT_TRUE(Admits(*after, "</think>" + answer)) << text;
+    EXPECT_FALSE(Admits(*after, answer)) << text;
+    EXPECT_FALSE(Admits(*after, "Hm.</think>" + answer + ";")) << text;
+    EXPECT_EQ(Read("Hm.\n</think>\n\n" + answer), "R(Hm.)" + answer);
+  }
 }
 
 TEST_F(ToolGrammarTest, AnAnswerInJsonMayStandInPlaceOfCalls) {

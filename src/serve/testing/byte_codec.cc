@@ -112,7 +112,7 @@ Result<ChatText> ByteCodec::RenderChat(std::string_view messages,
   for (const Json& message : *list.AsArray()) {
     text += *message.Find("role")->AsString() + ": " + ContentOf(message) + "\n";
   }
-  if (options.add_generation_prompt) text += "assistant: ";
+  if (options.add_generation_prompt) text += chat_turn;
   return ChatText{std::move(text), {}};
 }
 

@@ -33,12 +33,14 @@ class ByteCodec : public TextCodec {
   std::vector<int32_t> end_ids() const override { return {kEnd}; }
   std::optional<int32_t> bos_id() const override { return kBegin; }
   std::optional<int32_t> pad_id() const override { return 0; }
-  // "user: hello\nassistant: "
+  // "user: hello\nassistant: "; the last part is `chat_turn`.
   Result<ChatText> RenderChat(std::string_view messages,
                               const ChatTemplate::RenderOptions& options) const override;
   Result<std::vector<int32_t>> EncodeChat(std::string_view beginning,
                                           const ChatText& chat) const override;
-  std::string_view ChatSource() const override { return chat_source; }
+  std::string_view ChatSource(bool has_tools) const override {
+    return has_tools && !tool_chat_source.empty() ? tool_chat_source : chat_source;
+  }
   bool ChatHasStopped() const override { return chat_has_stopped; }
   bool GrammarsHaveStopped() const override { return grammars_have_stopped; }
   // Bans the words' last bytes: enough to check that a constraint reaches the engine.
@@ -53,6 +55,8 @@ class ByteCodec : public TextCodec {
   std::atomic<bool> grammars_have_stopped{false};
   // Shows how answers mark calls and reasoning; RenderChat renders its own format.
   std::string chat_source = "<tool_call> </think>";
+  std::string tool_chat_source;           // of chats with tools, if not empty
+  std::string chat_turn = "assistant: ";  // what RenderChat opens the assistant's turn with
 };
 
 }  // namespace tandem::serve

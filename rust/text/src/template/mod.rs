@@ -347,10 +347,15 @@ impl TemplateSet {
         Ok(())
     }
 
-    /// "tool_use" if there are tools and the model has such a template, else "default".
     fn choose(&self, extra: &str) -> &ChatTemplate {
-        let has_tools = serde_json::from_str::<serde_json::Value>(extra)
-            .is_ok_and(|v| v.get("tools").is_some_and(|tools| !tools.is_null()));
+        self.of_tools(
+            serde_json::from_str::<serde_json::Value>(extra)
+                .is_ok_and(|v| v.get("tools").is_some_and(|tools| !tools.is_null())),
+        )
+    }
+
+    /// "tool_use" if there are tools and the model has such a template, else "default".
+    fn of_tools(&self, has_tools: bool) -> &ChatTemplate {
         let named = |wanted: &str| self.templates.iter().find(|(name, _)| name == wanted);
         let tool_use = if has_tools { named("tool_use") } else { None };
         let (_, template) = tool_use
@@ -414,8 +419,9 @@ impl TemplateSet {
         }
     }
 
-    pub fn source(&self) -> &str {
-        self.choose("{}").source()
+    /// The text of the template that renders requests with tools, or without.
+    pub fn source(&self, has_tools: bool) -> &str {
+        self.of_tools(has_tools).source()
     }
 
     /// Renderings whose thread remains after it went over its limits.

@@ -1,0 +1,106 @@
+#include "serve/chat_prompt.h"
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <string>
+
+#include "serve/testing/byte_codec.h"
+
+namespace tandem::serve {
+namespace {
+
+constexpr ReasoningMarks kThink{"<think>", "</think>"};
+
+// Renders as `write` says: from the last message's content.
+class LastMessageCodec final : public ByteCodec {
+ public:
+  explicit LastMessageCodec(std::function<std::string(const std::string&)> write)
+      : write_(std::move(write)) {}
+  Result<ChatText> RenderChat(std::string_view messages,
+                              const ChatTemplate::RenderOptions&) const override {
+    TANDEM_ASSIGN_OR_RETURN(const ChatText plain, ByteCodec::RenderChat(messages, {false, {}, {}}));
+    const size_t colon = plain.text.rfind(": ");
+    return ChatText{write_(plain.text.substr(colon + 2, plain.text.size() - colon - 3)), {}};
+  }
+
+ private:
+  const std::function<std::string(const std::string&)> write_;
+};
+
+// The prompt that the answer continues, or the field at fault.
+std::string Continued(const std::string& content, const TextCodec& codec, bool in_parts = false) {
+  TextRequest text;
+  text.messages = R"([{"role": "user", "content": "Hi"}, {"role": "assistant", "content": )" +
+                  (in_parts ? R"([{"type": "text", "text": ")" + content + R"("}]}])"
+                            : "\"" + content + "\"}]");
+  text.chat.add_generation_prompt = false;
+  text.chat.continued = content;
+  const Result<ChatPrompt> prompt = RenderPrompt(text, codec);
+  return prompt.ok() ? prompt->chat.text : prompt.status().field();
+}
+
+TEST(ChatPromptTest, AContinuedMessageIsNotCutInsideTheTokenThatEndsIt) {
+  const LastMessageCodec codec([](const std::string& s) { return "<|assistant|>" + s + "</s>"; });
+  for (const char* content : {"s", "/s", "</s", "</s>", "a", "assistant", "continued", "Once "}) {
+    for (const bool in_parts : {false, true}) {
+      EXPECT_EQ(Continued(content, codec, in_parts), std::string("<|assistant|>") + content);
+    }
+  }
+}
+
+TEST(ChatPromptTest, AContinuedMessageIsShownAsTheTemplateHasIt) {
+  const LastMessageCodec trims([](const std::string& s) {
+    const size_t first = s.find_first_not_of(' ');
+    return "A: " + s.substr(first, s.find_last_not_of(' ') + 1 - first) + "<end>\n";
+  });
+  EXPECT_EQ(Continued(" Once ", trims), "A: Once");
+  const LastMessageCodec drops(
+      [](const std::string& s) { return "A: " + s.substr(s.find('>') + 1) + "<end>\n"; });
+  EXPECT_EQ(Continued("Once", drops), "A: Once");
+  EXPECT_EQ(Continued("<b>Once", drops), "continue_final_message");
+  const LastMessageCodec twice([](const std::string& s) { return s + "|" + s + "x"; });
+  EXPECT_EQ(Continued("Once", twice), "Once|Once");
+  const LastMessageCodec counts([](const std::string& s) { return s + std::to_string(s.size()); });
+  EXPECT_EQ(Continued("Once", counts), "continue_final_message");
+  EXPECT_EQ(Continued(" ", twice), "messages");
+}
+
+TEST(ChatPromptTest, TheEndOfThePromptTellsWhereItsReasoningIs) {
+  using enum ReasoningStart;
+  for (const auto& [text, start] : {
+           std::pair("<|assistant|>", kUnopened),
+           std::pair("what is <think>? <|assistant|>", kUnopened),
+           std::pair("<think>Hm.</think>It is.<|end|><|assistant|>\n", kUnopened),
+           std::pair("<|assistant|><think>", kOpen),
+           std::pair("<|assistant|><think>\n", kOpen),
+           std::pair("<|assistant|></think>", kClosed),
+           std::pair("<|assistant|><think>\n\n</think>\n\n", kClosed),
+           std::pair("", kUnopened),
+       }) {
+    EXPECT_EQ(FindReasoningStart(kThink, text), start) << text;
+  }
+}
+
+TEST(ChatPromptTest, TheRenderedPromptDecidesNotTheTemplatesText) {
+  ByteCodec codec;
+  const auto start = [&](const std::string& turn, std::optional<std::string> continued = {}) {
+    codec.chat_turn = turn;
+    TextRequest text;
+    const std::string last = continued ? *continued : "Hi";
+    text.messages = R"([{"role": "user", "content": ")" + last + "\"}]";
+    text.reasoning = kThink;
+    text.chat.add_generation_prompt = !continued;
+    text.chat.continued = std::move(continued);
+    return RenderPrompt(text, codec)->reasoning;
+  };
+  EXPECT_EQ(start("A: "), ReasoningStart::kUnopened);
+  EXPECT_EQ(start("A: <think>\n"), ReasoningStart::kOpen);
+  EXPECT_EQ(start("A: </think>"), ReasoningStart::kClosed);
+  EXPECT_EQ(start("", "<think>Let me"), ReasoningStart::kOpen);
+  EXPECT_EQ(start("", "<think>Let me</think> see"), ReasoningStart::kClosed);
+  EXPECT_EQ(start("", "Once"), ReasoningStart::kClosed);
+}
+
+}  // namespace
+}  // namespace tandem::serve
