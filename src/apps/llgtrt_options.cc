@@ -129,7 +129,7 @@ Result<std::string> TokenizerConfig(serve::Json::Object members,
 Result<std::string> TemplateSource(const std::filesystem::path& folder,
                                    const std::string& overrides) {
   TANDEM_ASSIGN_OR_RETURN(const auto chat, ChatTemplate::FromModelDir(folder, nullptr, overrides));
-  return std::string(chat->Source());
+  return std::string(chat->Source(/*has_tools=*/false));
 }
 
 // What the folder's files say of the tokenizer's keys that the configuration does not hold, and the

@@ -73,6 +73,7 @@ class SlowEngine final : public EngineClient {
     return true;
   }
   EngineStats Stats() const override { return engine.Stats(); }
+  Result<KvEventBatch> TakeKvEvents(size_t most) override { return engine.TakeKvEvents(most); }
   EngineLimits limits() const override { return engine.limits(); }
 
   void Release() {
