@@ -637,10 +637,12 @@ class VerbsTest(unittest.TestCase):
         with tempfile.TemporaryDirectory() as folder:
             vocab = json.loads((PAIR / "draft/config.json").read_text())["vocab_size"]
             subprocess.run([sys.executable, REPOSITORY / "bench/tokenizer.py", str(vocab), folder], check=True)
+            # Without the embedded draft's own tokenizer beside it.
+            shutil.copy(PAIR / "draft/config.json", folder)
             constrained = json.loads(
                 tandem(
                     "bench", "throughput", *load, *short, "--input_len", 16, "--max_batch_size", 2,
-                    "--draft_dummy", PAIR / "draft/config.json", "--grammar", "--tokenizer_dir", folder, "--runs", 1,
+                    "--draft_dummy", f"{folder}/config.json", "--grammar", "--tokenizer_dir", folder, "--runs", 1,
                 ).stdout
             )  # fmt: skip
         self.assertEqual(constrained["plain_grammar"]["output_tokens"], 16)

@@ -21,7 +21,7 @@ SLACK_BYTES = 24 << 20
 def prompts():
     """Long ones that share no beginning; together about four times the cache."""
     words = "tandem ocean engine memory prefix router window letter planet garden silver winter".split()
-    return [f"{word} " * 3 + "".join(f"{word} {other} {i} " for i, other in enumerate(words * 3)) for word in words]
+    return [f"{word} " * 3 + "".join(f"{word} {other} {i} " for i, other in enumerate(words * 4)) for word in words]
 
 
 class HostCacheTest(unittest.TestCase):
