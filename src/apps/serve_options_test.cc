@@ -102,9 +102,9 @@ TEST(ServeOptionsTest, FilesOfTlsAreReadBeforeModels) {
               HasSubstr("TLS needs both a certificate and its key"));
   EXPECT_THAT(Refused({"--tls_cert_file", certificate, "--tls_key_file", certificate}),
               HasSubstr("certificate.pem: is no private key"));
-  EXPECT_THAT(Refused({"--model_repo", "llama_dtm", "--grpc_server_cert", key, "--grpc_server_key",
-                       key}),
-              HasSubstr("key.pem: is no certificate"));
+  EXPECT_THAT(
+      Refused({"--model_repo", "llama_dtm", "--grpc_server_cert", key, "--grpc_server_key", key}),
+      HasSubstr("key.pem: is no certificate"));
 }
 
 TEST(ServeOptionsTest, AnOriginIsNoAddressOfAPage) {

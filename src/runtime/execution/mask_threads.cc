@@ -7,8 +7,9 @@
 namespace tandem {
 namespace {
 
-// A grammar's mask for 131,072 tokens takes some 20 us, at times a hundred times as long.
-constexpr unsigned kMaxThreads = 8;
+// A grammar's mask for 131,072 tokens takes some 20 us, at times a hundred times as long: 32 such
+// sequences on an H100 decode 1.5 times as fast with 16 threads as with 8.
+constexpr unsigned kMaxThreads = 16;
 
 }  // namespace
 
