@@ -44,14 +44,16 @@ class PlainTokens {
 };
 
 // At every other token one of three tokens may follow, and any characters, as many as the token
-// has, at the others.
-Result<std::string> GrammarOf(const DummyMap& map, const Request& request, PlainTokens& tokens) {
+// has, at the others. `first`: 0, the output begins with one of three; 1: with any. So sequences
+// that run together need masks of both kinds at once, as texts of clients would.
+Result<std::string> GrammarOf(const DummyMap& map, const Request& request, size_t first,
+                              PlainTokens& tokens) {
   std::string regex;
   int32_t token = request.prompt.back();
   for (int32_t i = 0; i < request.max_tokens; ++i) {
     token = map.Expected(token);
     TANDEM_ASSIGN_OR_RETURN(const std::string text, tokens.Text(token));
-    if (i % 2 == 1) {
+    if ((first + static_cast<size_t>(i)) % 2 == 1) {
       regex += fmt::format("[ -~]{{{}}}", text.size());
       continue;
     }
@@ -73,7 +75,8 @@ Result<std::vector<std::shared_ptr<const TokenConstraint>>> DummyGrammars(
   for (const Request& request : requests) {
     serve::OutputGrammar grammar;
     grammar.kind = GrammarKind::kRegex;
-    TANDEM_ASSIGN_OR_RETURN(grammar.text, GrammarOf(*session.target.map, request, tokens));
+    TANDEM_ASSIGN_OR_RETURN(grammar.text,
+                            GrammarOf(*session.target.map, request, grammars.size() % 2, tokens));
     TANDEM_ASSIGN_OR_RETURN(grammars.emplace_back(), text.codec->FollowGrammar(grammar, {}));
   }
   return grammars;
