@@ -38,7 +38,7 @@ struct EngineOptions {
   int64_t kv_host_cache_bytes = 0;
   bool kv_onboard_blocks = true;         // false: nothing is brought back, so nothing is offloaded
   int32_t kv_offload_min_priority = 30;  // of 0 to 100; blocks have kBlockPriority
-  int32_t kv_event_buffer = 0;           // events of the cache kept for whoever takes them; 0: none
+  int32_t kv_event_buffer = 0;           // events of the cache kept until they are read; 0: none
   int32_t block_tokens = 32;
   bool enable_prefix_reuse = true;
   bool enable_chunked_prefill = true;

@@ -80,8 +80,9 @@ std::vector<int32_t> GrammarConstraint::Forced() {
   return forced->empty() ? std::vector<int32_t>() : Spell(*forced);
 }
 
-// The tokens that models prefer for the text that follows what is taken: those that the tokenizer
-// makes of it behind the last token. The last of them may cut a word that goes on.
+// The tokens of a text that follows those that are taken, as the tokenizer makes them of the last
+// token's text and this one together, because models prefer these. Where the text goes on within a
+// word, the last token may differ from the one that the whole word would have.
 std::vector<int32_t> GrammarConstraint::Spell(std::string_view text) const {
   std::string whole;
   if (!taken_.empty()) whole = tokenizer_->TokenBytes(taken_.back());

@@ -63,7 +63,7 @@ impl MemoryShare {
         }
     }
 
-    /// Of a copy with so many bytes of its own.
+    /// The share of a copy of this matcher, which holds `bytes` of its own.
     pub fn of_copy(&self, bytes: i64) -> Self {
         Self::new(Arc::clone(&self.memory), bytes)
     }

@@ -18,7 +18,8 @@ const MAX_ITEMS: f64 = 20_000.0;
 /// searches for a text of them after each that it adds: a limited number of steps, each as long as all
 /// of them.
 const MAX_COMMON_PATTERNS: u64 = 4_000;
-/// Where so many parts of a schema do not show which patterns meet: all patterns, counted as above.
+/// In a schema with more parts than these it is not searched which patterns hold for one text; all of its
+/// patterns, counted as above, are limited instead.
 const MAX_PARTS: usize = 50_000;
 const MAX_PATTERNS_OF_MANY_PARTS: u64 = 1_000_000;
 /// Characters of a pattern that are counted at most, and of a `format`.
