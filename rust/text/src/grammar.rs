@@ -9,6 +9,7 @@ use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 use llguidance::api::{GrammarWithLexer, ParserLimits, TopLevelGrammar};
+use llguidance::earley::{BiasComputer, SlicedBiasComputer};
 use llguidance::{JsonCompileOptions, Matcher, ParserFactory};
 use serde_json::{json, Value};
 use toktrie::{
@@ -18,6 +19,7 @@ use toktrie::{
 use crate::error::{Error, ErrorCode, Result};
 use crate::gbnf;
 use crate::grammar_memory::{self, GrammarMemory, MemoryShare};
+use crate::grammar_runs::RunComputer;
 use crate::grammar_sizes::{check_bytes, check_schema, check_text, MAX_REGEX_BYTES};
 use crate::sandbox::{self, Allowance, Strays};
 use crate::schema::{by_keyword, check_overlaps};
@@ -144,7 +146,7 @@ pub struct GrammarCompiler {
     eos: TokenId,
     limits: GrammarLimits,
     /// Made by the first grammar: a trie of all tokens takes memory that most models never need.
-    factory: OnceLock<std::result::Result<Arc<ParserFactory>, String>>,
+    factory: OnceLock<std::result::Result<Arc<Factory>, String>>,
     blanks: Arc<BlankTokens>,
     strays: Arc<Strays>,
     memory: Arc<GrammarMemory>,
@@ -211,17 +213,18 @@ impl GrammarCompiler {
         })
     }
 
-    fn factory(&self) -> Result<Arc<ParserFactory>> {
+    fn factory(&self) -> Result<Arc<Factory>> {
         let made = self.factory.get_or_init(|| {
             let info = TokRxInfo::new(self.words.len() as u32, self.eos);
             let trie = TokTrie::from(&info, &self.words);
             let env: TokEnv = Arc::new(ApproximateTokEnv::new(trie));
-            let slices = llguidance::earley::SlicedBiasComputer::general_slices();
-            let mut factory = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
+            let slices = SlicedBiasComputer::general_slices();
+            let mut parsers = ParserFactory::new(&env, InferenceCapabilities::default(), &slices)
                 .map_err(|e| format!("{e:#}"))?;
-            factory.set_stderr_log_level(self.limits.log_level);
-            *factory.limits_mut() = self.limits.of_parser();
-            Ok(Arc::new(factory))
+            parsers.set_stderr_log_level(self.limits.log_level);
+            *parsers.limits_mut() = self.limits.of_parser();
+            let masks = Arc::new(RunComputer::new(parsers.slicer()));
+            Ok(Arc::new(Factory { parsers, masks }))
         });
         made.clone().map_err(|e| {
             Error::new(
@@ -232,27 +235,35 @@ impl GrammarCompiler {
     }
 }
 
+/// What all grammars of a vocabulary share.
+struct Factory {
+    parsers: ParserFactory,
+    masks: Arc<RunComputer>,
+}
+
 fn compile(
-    factory: &ParserFactory,
+    factory: &Factory,
     eos: TokenId,
     blanks: Arc<BlankTokens>,
     memory: Arc<GrammarMemory>,
     kind: GrammarKind,
     grammar: TopLevelGrammar,
 ) -> Result<GrammarMatcher> {
-    match factory.create_parser(grammar) {
-        Ok(parser) => Ok(GrammarMatcher {
-            matcher: Matcher::new(Ok(parser)),
-            eos,
-            bytes: sandbox::bytes_held(),
-            share: MemoryShare::new(memory, sandbox::bytes_held() as i64),
-            blanks: kind.is_json().then(|| BlankRuns {
-                tokens: blanks,
-                runs: Vec::new(),
-            }),
+    let mut parser = factory
+        .parsers
+        .create_parser(grammar)
+        .map_err(|error| refusal(kind, &format!("{error:#}")))?;
+    parser.bias_computer = Arc::clone(&factory.masks) as Arc<dyn BiasComputer>;
+    Ok(GrammarMatcher {
+        matcher: Matcher::new(Ok(parser)),
+        eos,
+        bytes: sandbox::bytes_held(),
+        share: MemoryShare::new(memory, sandbox::bytes_held() as i64),
+        blanks: kind.is_json().then(|| BlankRuns {
+            tokens: blanks,
+            runs: Vec::new(),
         }),
-        Err(error) => Err(refusal(kind, &format!("{error:#}"))),
-    }
+    })
 }
 
 /// A token as the trie spells it: a special token's name after a marker that no text contains.
