@@ -6,7 +6,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "base/thread_pool.h"
+#include "base/cores.h"
 
 namespace tandem::apps {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "apps/session.h"
 #include "apps/verbs.h"
-#include "base/thread_pool.h"
+#include "base/cores.h"
 #include "ops/backend.h"
 
 namespace tandem::apps {

@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "apps/testing/call.h"
+#include "base/cores.h"
 #include "base/file.h"
 #include "base/testing/source_dir.h"
-#include "base/thread_pool.h"
 
 namespace tandem::apps {
 namespace {

@@ -1,5 +1,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sched.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -15,6 +16,7 @@
 #include "base/bounded_queue.h"
 #include "base/checksum.h"
 #include "base/clock.h"
+#include "base/cores.h"
 #include "base/file.h"
 #include "base/file_lock.h"
 #include "base/free_memory.h"
@@ -107,6 +109,27 @@ TEST(ThreadPoolTest, RunsManyShortTasksAndWakesSleepers) {
     if (i % 500 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   }
   EXPECT_EQ(calls.load(), 6000);
+}
+
+int CoresOfThisThread() {
+  cpu_set_t set;
+  CPU_ZERO(&set);
+  sched_getaffinity(0, sizeof(set), &set);
+  return CPU_COUNT(&set);
+}
+
+TEST(ThreadPoolTest, ItsCallerCanHaveACoreAndThreadsOfThatAllCores) {
+  std::thread([] {
+    ThreadPool(AvailableCores(), /*pin=*/false).BindCaller();
+    EXPECT_EQ(CoresOfThisThread(), AvailableCores());
+    ThreadPool(AvailableCores(), /*pin=*/true).BindCaller();
+    EXPECT_EQ(CoresOfThisThread(), 1);
+    std::thread([] {
+      EXPECT_EQ(CoresOfThisThread(), 1);
+      BindToAllCores();
+      EXPECT_EQ(CoresOfThisThread(), AvailableCores());
+    }).join();
+  }).join();
 }
 
 class FileTest : public ::testing::Test {

@@ -1,11 +1,11 @@
 #include "base/thread_pool.h"
 
 #include <immintrin.h>
-#include <pthread.h>
-#include <sched.h>
 
 #include <algorithm>
 #include <chrono>
+
+#include "base/cores.h"
 
 namespace tandem {
 namespace {
@@ -13,40 +13,16 @@ namespace {
 // Long enough to bridge two ops of one layer, short enough not to starve a server thread.
 constexpr auto kSpin = std::chrono::microseconds(50);
 
-std::vector<int> AllowedCores() {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  std::vector<int> cores;
-  if (sched_getaffinity(0, sizeof(set), &set) == 0) {
-    for (int core = 0; core < CPU_SETSIZE; ++core) {
-      if (CPU_ISSET(core, &set)) cores.push_back(core);
-    }
-  }
-  if (cores.empty()) cores.push_back(0);
-  return cores;
-}
-
-void PinCurrentThread(int core) {
-  cpu_set_t set;
-  CPU_ZERO(&set);
-  CPU_SET(core, &set);
-  pthread_setaffinity_np(pthread_self(), sizeof(set), &set);  // a refusal only costs speed
-}
-
 }  // namespace
 
-int AvailableCores() { return static_cast<int>(AllowedCores().size()); }
-
 ThreadPool::ThreadPool(int num_threads, bool pin)
-    : num_threads_(num_threads > 0 ? num_threads : AvailableCores()) {
-  const std::vector<int> cores = AllowedCores();
+    : num_threads_(num_threads > 0 ? num_threads : AvailableCores()),
+      // More threads than cores would compete for the same core: leave them to the kernel.
+      binds_(pin && num_threads_ > 1 && num_threads_ <= AvailableCores()) {
   try {
     for (int thread = 1; thread < num_threads_; ++thread) {
-      workers_.emplace_back([this, thread, pin, cores] {
-        // More threads than cores would compete for the same core: leave them to the kernel.
-        if (pin && num_threads_ <= static_cast<int>(cores.size())) {
-          PinCurrentThread(cores[static_cast<size_t>(thread)]);
-        }
+      workers_.emplace_back([this, thread] {
+        if (binds_) BindToCore(AllowedCores()[static_cast<size_t>(thread)]);
         WorkerLoop(thread);
       });
     }
@@ -57,6 +33,10 @@ ThreadPool::ThreadPool(int num_threads, bool pin)
 }
 
 ThreadPool::~ThreadPool() { Stop(); }
+
+void ThreadPool::BindCaller() const {
+  if (binds_) BindToCore(AllowedCores()[0]);
+}
 
 void ThreadPool::Stop() {
   {

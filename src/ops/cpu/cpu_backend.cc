@@ -60,6 +60,7 @@ class CpuBackend final : public Backend {
                        pool_.num_threads() == 1 ? "" : "s");
   }
   Device device() const override { return {}; }
+  void BindThread() const override { pool_.BindCaller(); }
   Ops& ops() override { return ops_; }
   RoundOps& round() override { return round_; }
 
