@@ -5,6 +5,7 @@
 #include <limits>
 
 #include "base/check.h"
+#include "base/vector_clones.h"
 #include "ops/sample_rules.h"
 
 namespace tandem::ops {
@@ -80,18 +81,23 @@ void BanSequences(const SampleRow& row, int64_t vocab, float* logits) {
   }
 }
 
+// Without a branch for each token: a mask that bars half of the tokens does so at random places.
+TANDEM_VECTOR_CLONES
 void ApplyMask(const uint32_t* allowed, int64_t vocab, float* logits) {
-  for (int64_t begin = 0; begin < vocab; begin += 32) {
-    const uint32_t word = allowed[begin / 32];
-    const int64_t end = std::min(begin + 32, vocab);
-    if (word == ~0u) continue;
-    if (word == 0u) {
-      std::fill(logits + begin, logits + end, kBanned);
-      continue;
-    }
-    for (int64_t i = begin; i < end; ++i) {
-      if ((word >> (i - begin) & 1u) == 0) logits[i] = kBanned;
-    }
+  using Lanes = int32_t __attribute__((vector_size(64)));
+  constexpr Lanes kLane = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+  constexpr int64_t kFloats = kVectorFloats;
+  int64_t begin = 0;
+  for (; begin + kFloats <= vocab; begin += kFloats) {
+    const auto bits = static_cast<int32_t>(allowed[begin / 32] >> (begin % 32) & 0xffffu);
+    if (bits == 0xffff) continue;
+    FloatX16 values;
+    LoadVector(logits + begin, values);
+    values = ((Lanes{} + bits) >> kLane & 1) != 0 ? values : FloatX16{} + kBanned;
+    StoreVector(logits + begin, values);
+  }
+  for (; begin < vocab; ++begin) {
+    if (!IsAllowed(allowed, begin)) logits[begin] = kBanned;
   }
 }
 
