@@ -153,6 +153,70 @@ TEST_P(SlowConstraintTest, OneThatIsCancelledLeavesAtOnce) {
   gate_->Open();
 }
 
+TEST_P(SlowConstraintTest, WhoComesWhileItIsWaitedForGoesOn) {
+  setup_.long_mask_patience = std::chrono::milliseconds(1);
+  const auto engine = MakeTestEngine(setup_, clock_);
+  const auto expected = RunRequests(*engine, {SlowRequest(2)});
+  gate_->Close();
+  Outputs outputs;
+  const RequestId slow = engine->Submit(SlowRequest(2)).value();
+  for (int step = 0; step < 50 && !gate_->HoldsSomebody(); ++step) engine->Step();
+  EXPECT_TRUE(gate_->HoldsSomebody());
+  const RequestId other = engine->Submit(SimpleRequest({1, 2}, 20)).value();
+  for (int step = 0; step < 200 && !Ended(outputs, other); ++step) {
+    engine->Step();
+    ReadEvents(*engine, outputs);
+  }
+  EXPECT_TRUE(Ended(outputs, other));
+  EXPECT_FALSE(Ended(outputs, slow));
+  gate_->Open();
+  RunToEnd(*engine, outputs, 2);
+  EXPECT_EQ(outputs[std::pair(slow, 0)].tokens, expected[0][0].tokens);
+}
+
+TEST_P(SlowConstraintTest, DraftsOfAClientHoldUpNeighboursForALimitedTime) {
+  setup_.long_mask_patience = std::chrono::milliseconds(1);
+  const auto engine = MakeTestEngine(setup_, clock_);
+  Request request = SlowRequest(1);
+  const auto expected = RunRequests(*engine, {request});
+  const std::vector<int32_t>& tokens = expected[0][0].tokens;
+  request.draft.tokens.assign(tokens.begin(), tokens.begin() + 3);
+  gate_->Close();
+  Outputs outputs;
+  const RequestId slow = engine->Submit(request).value();
+  const RequestId other = engine->Submit(SimpleRequest({1, 2}, 40)).value();
+  for (int step = 0; step < 200 && !Ended(outputs, other); ++step) {
+    engine->Step();
+    ReadEvents(*engine, outputs);
+  }
+  EXPECT_TRUE(Ended(outputs, other));
+  EXPECT_TRUE(gate_->HoldsSomebody());
+  gate_->Open();
+  RunToEnd(*engine, outputs, 2);
+  EXPECT_EQ(outputs[std::pair(slow, 0)].tokens, tokens);
+}
+
+// What a constraint holds counts against others' grammars, and perhaps no step ever follows.
+TEST_P(SlowConstraintTest, NobodyHoldsTheConstraintOfASequenceThatHasEnded) {
+  const auto engine = MakeTestEngine(setup_, clock_);
+  RunRequests(*engine, {SlowRequest(1u << 20), SlowRequest(1u << 20), SimpleRequest({1, 2}, 50)});
+  while (engine->Step()) {
+  }
+  EXPECT_EQ(gate_.use_count(), 1);
+
+  gate_->Close();
+  Outputs outputs;
+  const RequestId slow = engine->Submit(SlowRequest(2)).value();
+  engine->Submit(SimpleRequest({1, 2}, 60)).value();
+  for (int step = 0; step < 200 && !gate_->HoldsSomebody(); ++step) engine->Step();
+  engine->Cancel(slow);
+  RunToEnd(*engine, outputs, 2);
+  while (engine->Step()) {
+  }
+  gate_->Open();
+  while (gate_.use_count() > 1) std::this_thread::yield();
+}
+
 TEST_P(SlowConstraintTest, WhereNothingElseMovesItIsWaitedFor) {
   const auto engine = MakeTestEngine(setup_, clock_);
   gate_->Close();

@@ -172,8 +172,8 @@ void KvCache::Impl::EvictOldest() {
   ++evictions;
 }
 
-// One of the host's that is free, or else the one used least recently, whose content is lost; kNone
-// if there is none. What an earlier copy of this list wrote there is written over in order.
+// A free host block, else the least recently used one, whose content is dropped; kNone if there is
+// none. What an earlier copy of this list wrote there is written over in order.
 HostBlockId KvCache::Impl::TakeHostBlock() {
   const HostBlockId free_one = host.Take();
   const NodeId oldest = tree.oldest_on_host();

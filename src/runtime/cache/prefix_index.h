@@ -1,4 +1,4 @@
-// PrefixIndex: finds the block that continues a prefix. Holds each indexed block's parent and
+// PrefixIndex: finds the node that continues a prefix. Holds each indexed node's parent and
 // tokens, ordered by (parent, tokens): one search gives both equality and the longest common
 // prefix, and tokens are always compared, so no hash can confuse two prompts. Owned by KvCache;
 // engine thread only. Nothing allocates after construction.

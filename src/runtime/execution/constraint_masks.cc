@@ -10,6 +10,7 @@ namespace tandem {
 ConstraintMasks::ConstraintMasks(const ExecutorConfig& config, const ops::Round& round)
     : round_(round),
       patience_(config.mask_patience),
+      long_patience_(config.long_mask_patience),
       verifies_end_ids_(config.ratio_acceptance && config.on_host),
       slots_(static_cast<size_t>(config.max_batch_size)) {
   if (config.on_host) {
@@ -22,21 +23,24 @@ ConstraintMasks::ConstraintMasks(const ExecutorConfig& config, const ops::Round&
 
 void ConstraintMasks::Set(int32_t slot, std::shared_ptr<TokenConstraint> constraint) {
   std::shared_ptr<MaskJob>& job = JobOf(slot);
-  if (job != nullptr) left_.push_back(std::exchange(job, nullptr));
-  // A paused sequence comes back with the constraint that a thread may still be at.
-  const auto is_its = [&](const auto& left) { return left->IsOf(constraint.get()); };
-  if (constraint != nullptr) {
-    if (threads_ == nullptr) threads_ = std::make_unique<MaskThreads>(slots_.size());
-    const auto found = std::ranges::find_if(left_, is_its);
-    if (found != left_.end()) {
-      job = std::move(*found);
-      left_.erase(found);
-    } else {
-      job = std::make_shared<MaskJob>(std::move(constraint), round_.slots.vocab,
-                                      round_.slots.max_draft_len);
-    }
+  std::erase_if(left_, [](const auto& left) { return !left->busy(); });
+  if (job != nullptr) {
+    job->Leave();
+    if (job->busy()) left_.push_back(job);
+    job = nullptr;
   }
-  std::erase_if(left_, [](const auto& left) { return !left->in_use(); });
+  if (constraint == nullptr) return;
+  if (threads_ == nullptr) threads_ = std::make_unique<MaskThreads>(slots_.size());
+  // A paused sequence comes back with the constraint that a thread may still be at.
+  const auto found =
+      std::ranges::find_if(left_, [&](const auto& left) { return left->Return(constraint.get()); });
+  if (found != left_.end()) {
+    job = std::move(*found);
+    left_.erase(found);
+  } else {
+    job = std::make_shared<MaskJob>(std::move(constraint), round_.slots.vocab,
+                                    round_.slots.max_draft_len);
+  }
 }
 
 std::span<const int32_t> ConstraintMasks::DraftsOf(int32_t slot,
@@ -58,24 +62,18 @@ std::span<const int32_t> ConstraintMasks::FollowedDrafts(int32_t slot,
 }
 
 // Makes the masks of jobs_, which have their orders. Marks those in asked_ that are not complete.
-void ConstraintMasks::Make(bool alone, bool others_move) {
+void ConstraintMasks::Make(bool others_move) {
   if (jobs_.empty()) return;
-  if (alone) {
-    // Nobody waits, and no thread has to be woken.
-    for (const std::shared_ptr<MaskJob>& job : jobs_) {
-      job->Run();
-      job->Finish();
-    }
-  } else {
-    threads_->Start(jobs_);
-    for (size_t i = 0; i < jobs_.size(); ++i) {
-      if (asked_[i].waits) threads_->Wait(std::span(jobs_).subspan(i, 1), Nanos(0), true);
-    }
-    threads_->Wait(jobs_, patience_, !others_move);
+  threads_->Start(jobs_);
+  for (size_t i = 0; i < jobs_.size(); ++i) {
+    if (asked_[i].has_sent) threads_->WaitForAll(std::span(jobs_).subspan(i, 1), long_patience_);
   }
+  if (!others_move) threads_->WaitForOne(jobs_, long_patience_);
+  threads_->WaitForAll(jobs_, patience_);
   for (size_t i = 0; i < jobs_.size(); ++i) {
     if (!jobs_[i]->Close()) asked_[i].masks->late = 1;
   }
+  jobs_.clear();  // a job is its slot's and its thread's
 }
 
 // ---- On the host ----
@@ -100,7 +98,7 @@ void ConstraintMasks::CutLookUps(const BatchPlan& plan) {
     asked_.push_back({.seq = seq, .slot = item.slot, .masks = &draft_items_[i]});
     jobs_.push_back(job);
   }
-  Make(plan.sequences.size() == 1, /*others_move=*/true);
+  Make(/*others_move=*/true);
   for (const Asked& asked : asked_) {
     // The last mask forbids its draft, or has none after it; without a token there is no mask.
     const ops::ItemMasks& masks = *asked.masks;
@@ -124,7 +122,7 @@ void ConstraintMasks::DraftForced(const BatchPlan& plan) {
         {.seq = static_cast<int32_t>(i), .slot = item.slot, .masks = &draft_items_[i]});
     jobs_.push_back(job);
   }
-  Make(plan.sequences.size() == 1, /*others_move=*/true);
+  Make(/*others_move=*/true);
   for (const Asked& asked : asked_) {
     if (asked.masks->late != 0) continue;
     ops::SlotRecord& record = round_.slots.records[asked.slot];
@@ -139,7 +137,7 @@ void ConstraintMasks::DraftForced(const BatchPlan& plan) {
   }
 }
 
-void ConstraintMasks::MaskDrafts(const ops::PassBounds& bounds, bool alone) {
+void ConstraintMasks::MaskDrafts(const ops::PassBounds& bounds) {
   asked_.clear();
   jobs_.clear();
   const auto stop = [this](int32_t seq) {
@@ -162,7 +160,7 @@ void ConstraintMasks::MaskDrafts(const ops::PassBounds& bounds, bool alone) {
     asked_.push_back({.seq = seq, .slot = range.slot, .masks = &masks});
     jobs_.push_back(job);
   }
-  Make(alone, /*others_move=*/true);
+  Make(/*others_move=*/true);
   for (const Asked& asked : asked_) {
     if (asked.masks->count == 0) {
       stop(asked.seq);
@@ -188,12 +186,12 @@ int32_t ConstraintMasks::FillTarget(const BatchPlan& plan, const DeviceMemory::H
     asked_.push_back({.seq = static_cast<int32_t>(i),
                       .slot = item.slot,
                       .masks = &masks.items[i],
-                      .waits = item.sent});
+                      .has_sent = item.sent});
     count += static_cast<int32_t>(DraftsOf(item.slot, drafts).size()) + 1;
   }
   // Without a mask: prompts, and sequences without a constraint.
   const bool others_move = asked_.size() < plan.sequences.size();
-  AwaitLeft(others_move);
+  AwaitBusy(others_move);
   for (const Asked& asked : asked_) {
     const std::shared_ptr<MaskJob>& job = JobOf(asked.slot);
     if (job->was_late()) asked.masks->late = 1;  // only its first row is drawn
@@ -203,26 +201,23 @@ int32_t ConstraintMasks::FillTarget(const BatchPlan& plan, const DeviceMemory::H
               .stride = words()});
     jobs_.push_back(job);
   }
-  Make(plan.sequences.size() == 1, others_move);
+  Make(others_move);
   return count;
 }
 
 // Takes those out of asked_ whose threads are still at what an earlier step asked. If nothing else
 // moves, waits for one of them.
-void ConstraintMasks::AwaitLeft(bool others_move) {
+void ConstraintMasks::AwaitBusy(bool others_move) {
   const auto is_busy = [this](const Asked& asked) { return JobOf(asked.slot)->busy(); };
   if (!others_move && std::ranges::all_of(asked_, is_busy)) {
     for (const Asked& asked : asked_) jobs_.push_back(JobOf(asked.slot));
-    threads_->Wait(jobs_, Nanos(0), /*least_one=*/true);
+    threads_->WaitForOne(jobs_, long_patience_);
     jobs_.clear();
   }
   for (const Asked& asked : asked_) {
     if (!is_busy(asked)) continue;
-    if (asked.waits) {
-      threads_->Wait(std::span(&JobOf(asked.slot), 1), Nanos(0), /*least_one=*/true);
-    } else {
-      asked.masks->late = 1;
-    }
+    if (asked.has_sent) threads_->WaitForAll({&JobOf(asked.slot), 1}, long_patience_);
+    asked.masks->late = is_busy(asked) ? 1 : 0;
   }
   std::erase_if(asked_, [](const Asked& asked) { return asked.masks->late != 0; });
 }

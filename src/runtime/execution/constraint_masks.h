@@ -5,8 +5,9 @@
 // are filled by several threads, each sequence's by one.
 //
 // A step waits for masks only a short time (ExecutorConfig::mask_patience) while other sequences
-// can go on: one whose mask is not ready by then draws nothing in that step, and its thread goes
-// on. Owned by the executor; engine thread only.
+// can go on, and longer, but not for ever, where nothing else can: a sequence whose mask is not
+// ready by then draws nothing in that step, and its thread goes on. Owned by the executor; engine
+// thread only.
 #pragma once
 
 #include <cstdint>
@@ -38,9 +39,8 @@ class ConstraintMasks {
   // with a draft model only if they fill the round, because it would draft them too, and more.
   void DraftForced(const BatchPlan& plan);
   // On the host: the next drafts of constrained sequences are drawn under masks. If no token may
-  // follow, or a mask is not ready, drafting stops before the draw. alone: no other sequence is in
-  // the step.
-  void MaskDrafts(const ops::PassBounds& bounds, bool alone);
+  // follow, or a mask is not ready, drafting stops before the draw.
+  void MaskDrafts(const ops::PassBounds& bounds);
   // Fills the masks of the tokens that may follow those of every earlier step and then the drafts.
   // Returns how many masks lie from `masks.bits` on; each sequence has room for one of each row.
   int32_t FillTarget(const BatchPlan& plan, const DeviceMemory::HostDrafts& drafts,
@@ -54,7 +54,7 @@ class ConstraintMasks {
     int32_t seq = 0;  // in the pass, or in the plan
     int32_t slot = 0;
     ops::ItemMasks* masks = nullptr;
-    bool waits = false;  // until they are complete, however long that takes
+    bool has_sent = false;  // drafts of the client, which a late mask would cut off
   };
 
   std::shared_ptr<MaskJob>& JobOf(int32_t slot) { return slots_[static_cast<size_t>(slot)]; }
@@ -62,15 +62,15 @@ class ConstraintMasks {
   std::span<const int32_t> FollowedDrafts(int32_t slot, const DeviceMemory::HostDrafts& drafts);
   DeviceMemory::HostDrafts InPlace() const { return {round_.slots.records, round_.slots.drafts}; }
   uint32_t* DraftMask(int32_t seq) { return draft_masks_.data() + int64_t{seq} * words(); }
-  void AwaitLeft(bool others_move);
-  void Make(bool alone, bool others_move);
+  void AwaitBusy(bool others_move);
+  void Make(bool others_move);
   int64_t words() const { return round_.mask_words; }
 
   const ops::Round& round_;
-  const Nanos patience_;
+  const Nanos patience_, long_patience_;
   const bool verifies_end_ids_;                  // of the engine's own drafts
   std::vector<std::shared_ptr<MaskJob>> slots_;  // null: not constrained
-  std::vector<std::shared_ptr<MaskJob>> left_;   // of no slot, but not done
+  std::vector<std::shared_ptr<MaskJob>> left_;   // of no slot; a thread is, or was, at them
   std::vector<uint32_t> draft_masks_;  // on the host: [max_batch_size, mask_words] of a draft pass
   std::vector<ops::ItemMasks> draft_items_;     // likewise
   std::vector<Asked> asked_;                    // what is being made

@@ -28,6 +28,8 @@ struct ExecutorConfig : StepLimits {
   // How long a step waits for the masks of constrained sequences while it has others to go on with.
   // Most masks take some 20 us, and hardly any 2 ms.
   Nanos mask_patience = std::chrono::milliseconds(5);
+  // The same where it has no others, and for drafts that a client sent. New requests wait so long.
+  Nanos long_mask_patience = std::chrono::milliseconds(50);
   // The host reads the state of the sequences in place: the backend's memory is the host's, and its
   // work is done when a call returns.
   bool on_host = false;

@@ -18,12 +18,31 @@ MaskJob::MaskJob(std::shared_ptr<TokenConstraint> constraint, int64_t vocab, int
 
 void MaskJob::Commit(int32_t token) {
   was_late_ = false;
-  if (busy()) {
-    committed_.push_back(token);
-    return;
-  }
+  committed_.push_back(token);
+  // One that was busy when an earlier token came may not be any more.
+  if (!busy()) CommitWaiting();
+}
+
+void MaskJob::CommitWaiting() {
+  if (committed_.empty()) return;
   keeps_first_ = false;
-  constraint_->Commit(&token, 1);
+  for (const int32_t token : committed_) constraint_->Commit(&token, 1);
+  committed_.clear();
+}
+
+void MaskJob::Leave() {
+  const MutexLock lock(mutex_);
+  has_left_ = true;
+  if (busy()) return;
+  CommitWaiting();
+  constraint_.reset();
+}
+
+bool MaskJob::Return(const TokenConstraint* constraint) {
+  const MutexLock lock(mutex_);
+  if (constraint_ == nullptr || constraint_.get() != constraint) return false;
+  has_left_ = false;
+  return true;
 }
 
 void MaskJob::Ask(const Order& order) {
@@ -41,9 +60,7 @@ void MaskJob::AskForced() {
 }
 
 void MaskJob::Begin() {
-  for (const int32_t token : committed_) constraint_->Commit(&token, 1);
-  if (!committed_.empty()) keeps_first_ = false;
-  committed_.clear();
+  CommitWaiting();
   {
     const MutexLock lock(mutex_);
     open_ = true;
@@ -60,6 +77,14 @@ bool MaskJob::Close() {
 }
 
 void MaskJob::Run() {
+  {
+    const MutexLock lock(mutex_);
+    if (has_left_) return;
+  }
+  Fulfil();
+}
+
+void MaskJob::Fulfil() {
   if (wants_forced_) forced_ = constraint_->Forced();
   const std::span<const int32_t> ahead(ahead_);
   for (size_t i = order_.from; !wants_forced_ && i <= ahead.size(); ++i) {
@@ -69,6 +94,15 @@ void MaskJob::Run() {
   }
   const MutexLock lock(mutex_);
   complete_ = true;
+}
+
+void MaskJob::Finish() {
+  const MutexLock lock(mutex_);
+  if (has_left_) {
+    CommitWaiting();
+    constraint_.reset();
+  }
+  busy_.store(false, std::memory_order_release);
 }
 
 // The tokens that may follow the committed tokens and then `ahead`; false if no token may.

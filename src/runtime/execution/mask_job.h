@@ -1,8 +1,9 @@
 // MaskJob: the masks of one sequence's constraint. A thread fills them and may take longer than the
 // step that asked for them: the step then closes the job and goes on, the thread never writes to
-// the step's memory again, and the mask of the committed tokens, if it was that one which took so
-// long, is kept for the next step. Shared by the engine thread and one worker; the constraint is
-// only called by the thread that runs the job or, while none does, by the engine thread.
+// the step's memory again, and if the late mask follows the committed tokens, it is kept for the
+// next step. Shared by the engine thread and one worker; the constraint is only called by the
+// thread that runs the job or, while none does, by the engine thread. A job that its sequence has
+// left lets go of the constraint as soon as no thread is at it.
 #pragma once
 
 #include <atomic>
@@ -36,9 +37,11 @@ class MaskJob {
   // ---- The engine thread ----
   // A thread runs the job, or will.
   bool busy() const { return busy_.load(std::memory_order_acquire); }
-  bool IsOf(const TokenConstraint* constraint) const { return constraint_.get() == constraint; }
-  // Someone else holds the constraint, or this job is not done with it.
-  bool in_use() const { return busy() || constraint_.use_count() > 1; }
+  // The sequence has left its slot: it has ended, or may come back with its constraint.
+  void Leave();
+  // The sequence is back. False if the job has let go of this constraint, or never had it: it has
+  // heard of all tokens, and another job may call it.
+  bool Return(const TokenConstraint* constraint);
   // A step was closed before its masks were complete, and no token was committed since.
   bool was_late() const { return was_late_; }
   // A token was emitted. A busy constraint hears of it before its next mask.
@@ -53,20 +56,24 @@ class MaskJob {
   bool Close();
 
   // ---- The thread that runs it ----
+  // Does nothing for a sequence that has left.
   void Run();
-  void Finish() { busy_.store(false, std::memory_order_release); }
+  void Finish();
 
  private:
   void Begin();
+  void CommitWaiting();
+  void Fulfil();
   bool Fill(std::span<const int32_t> ahead);
   bool Deliver(size_t num_ahead, bool any);
 
-  const std::shared_ptr<TokenConstraint> constraint_;
+  std::shared_ptr<TokenConstraint>
+      constraint_;  // null once a sequence that has left is done with it
   const int64_t vocab_;
   std::atomic<bool> busy_ = false;
   bool was_late_ = false;           // engine thread
   std::vector<int32_t> committed_;  // that the constraint has not heard of
-  // Of whoever may call the constraint.
+  // Used only by the thread that may call the constraint.
   Order order_;
   std::vector<int32_t> ahead_;
   std::vector<uint32_t> mask_;
@@ -76,6 +83,7 @@ class MaskJob {
   bool first_any_ = false;    // some token may follow them
   Mutex mutex_;
   bool open_ TANDEM_GUARDED_BY(mutex_) = false;
+  bool has_left_ TANDEM_GUARDED_BY(mutex_) = false;
   bool complete_ TANDEM_GUARDED_BY(mutex_) = false;
 };
 

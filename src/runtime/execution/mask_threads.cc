@@ -54,12 +54,14 @@ void MaskThreads::Start(std::span<const std::shared_ptr<MaskJob>> jobs) {
   }
 }
 
-void MaskThreads::Wait(std::span<const std::shared_ptr<MaskJob>> jobs, Nanos time, bool least_one) {
-  const auto busy = [&] { return std::ranges::count_if(jobs, &MaskJob::busy); };
-  const auto all = static_cast<ptrdiff_t>(jobs.size());
+void MaskThreads::WaitForOne(std::span<const std::shared_ptr<MaskJob>> jobs, Nanos time) {
   MutexLock lock(mutex_);
-  if (least_one) finished_.Wait(lock, [&] { return all == 0 || busy() < all; });
-  finished_.WaitFor(lock, time, [&] { return busy() == 0; });
+  finished_.WaitFor(lock, time, [&] { return !std::ranges::all_of(jobs, &MaskJob::busy); });
+}
+
+void MaskThreads::WaitForAll(std::span<const std::shared_ptr<MaskJob>> jobs, Nanos time) {
+  MutexLock lock(mutex_);
+  finished_.WaitFor(lock, time, [&] { return std::ranges::none_of(jobs, &MaskJob::busy); });
 }
 
 void MaskThreads::Work() {
@@ -74,10 +76,10 @@ void MaskThreads::Work() {
       queue_.erase(queue_.begin());
     }
     job->Run();
+    job->Finish();
     {
       const MutexLock lock(mutex_);
-      job->Finish();
-    }
+    }  // who has seen it busy is asleep now, and hears of the end
     finished_.NotifyOne();
   }
 }

@@ -22,9 +22,9 @@ class MaskThreads {
 
   // Starts jobs that have been asked; they are kept alive until they have ended.
   void Start(std::span<const std::shared_ptr<MaskJob>> jobs);
-  // Waits until none of the jobs is busy or the time is up; if `least_one`, for one of them however
-  // long it takes. Real time.
-  void Wait(std::span<const std::shared_ptr<MaskJob>> jobs, Nanos time, bool least_one);
+  // Wait until one of the jobs, or all, are not busy, or the time is up. Real time.
+  void WaitForOne(std::span<const std::shared_ptr<MaskJob>> jobs, Nanos time);
+  void WaitForAll(std::span<const std::shared_ptr<MaskJob>> jobs, Nanos time);
 
  private:
   void Work();

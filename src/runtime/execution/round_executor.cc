@@ -361,7 +361,7 @@ void RoundExecutor::DraftPass(const ops::PassBounds& bounds, const RangeLengths&
                "the draft's logits have moved");
   draft_logits_ = logits.As<float>();
   backend_.round().LayDraftSamples(round, bounds, draft_logits_, models_.draft->vocab_size());
-  if (config_.on_host && shape_.constrained) masks_.MaskDrafts(bounds, shape_.items == 1);
+  if (config_.on_host && shape_.constrained) masks_.MaskDrafts(bounds);
   backend_.ops().Sample(First<const ops::SampleRow>(round.draft.samples, bounds.num_logits),
                         round.draw_vocab, First(round.draft.drawn, bounds.num_logits));
   backend_.round().KeepDrafts(round, next);

@@ -72,9 +72,9 @@ class Scheduler {
   // `kv` and `speculation` outlive the scheduler.
   Scheduler(const SchedulerLimits& limits, KvCache& kv, Speculation& speculation);
 
-  // From the next plan on; at most the limits, at least one sequence. Fewer tokens than slots and
-  // one request's drafts are raised to these. Sequences that hold slots beyond a lower bound keep
-  // them. Tokens are only bounded with chunked prompts.
+  // From the next plan on; at most the limits, at least one sequence. A token bound below the slots
+  // plus one request's drafts is raised to that sum. Sequences that hold slots beyond a lower bound
+  // keep them. Tokens are only bounded with chunked prompts.
   void SetBounds(const StepBounds& bounds);
   const StepBounds& bounds() const { return bounds_; }
 

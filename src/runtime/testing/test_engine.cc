@@ -183,6 +183,7 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
   if (setup.wrap_pass && models.draft) models.draft = setup.wrap_pass(std::move(models.draft));
   ExecutorConfig config = MakeExecutorConfig(options, limits, backend);
   config.mask_patience = setup.mask_patience.value_or(config.mask_patience);
+  config.long_mask_patience = setup.long_mask_patience;
   parts.executor = RoundExecutor::Create(config, backend, std::move(models), clock).value();
   if (setup.rehearse) {
     const RehearsalScope scope = {.num_blocks = setup.num_blocks,
