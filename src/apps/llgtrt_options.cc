@@ -46,7 +46,7 @@ const BoundOptions<LlgtrtOptions>& Rows() {
           {.name = "print_chat_template", .meaning = "Show the chat template and exit"}),
       Sets<&O::debug>({.name = "debug", .meaning = "As --log_level debug", .alias = "-d"}),
       Sets<&O::debug_llg>({.name = "debug_llg",
-                           .meaning = "As --log_level debug: grammars have no log of their own",
+                           .meaning = "As --log_level debug and --grammar_log_level 2",
                            .alias = "-D"}),
       Sets<&O::quiet>({.name = "quiet", .meaning = "As --log_level warning", .alias = "-q"}),
   });
@@ -154,9 +154,12 @@ Result<std::map<std::string, std::string>> FolderValues(const LlgtrtConfig& own,
   return values;
 }
 
-void SetLevel(const LlgtrtOptions& options) {
+Status SetLevel(const LlgtrtOptions& options, OptionValues& values) {
   if (options.quiet) SetLogLevel(LogLevel::kWarning);
   if (options.debug || options.debug_llg) SetLogLevel(LogLevel::kDebug);
+  const OptionSpec* level = values.Find("grammar_log_level");
+  if (!options.debug_llg || values.IsSet(*level)) return {};
+  return values.Set(level->name, {"2"}, "--debug_llg");
 }
 
 }  // namespace
@@ -165,7 +168,7 @@ std::vector<OptionSpec> LlgtrtOptionRows() { return Join({Rows().specs(), kNotHe
 
 Result<LlgtrtServing> TakeLlgtrt(OptionValues& values) {
   const LlgtrtOptions options = Rows().Read(values);
-  SetLevel(options);
+  TANDEM_RETURN_IF_ERROR(SetLevel(options, values));
   TANDEM_RETURN_IF_ERROR(CheckRefused(values));
   const bool prints =
       options.print_config || options.print_complete_config || options.print_chat_template;

@@ -1,5 +1,5 @@
-// Options of llgtrt that are spelled in another way here or have no other place, and what they and
-// llgtrt's files say about a model that is served. Functions; main thread.
+// llgtrt's command-line options without a counterpart here, and the settings that they and its
+// files give a server. Functions; main thread.
 #pragma once
 
 #include <filesystem>

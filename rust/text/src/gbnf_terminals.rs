@@ -2,7 +2,7 @@
 //! costs a thousand times what one costs that the lexer takes.
 //!
 //! llguidance's lexer takes the longest terminal and never comes back. So the terminals are used only
-//! if one character tells everywhere what comes next: the beginnings of alternatives differ, and no
+//! if one character of lookahead always decides (LL(1)): the beginnings of alternatives differ, and no
 //! terminal can go on with what may follow it.
 
 use std::collections::BTreeSet;

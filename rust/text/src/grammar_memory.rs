@@ -8,7 +8,7 @@ use crate::error::{Error, ErrorCode, Result};
 
 /// What all matchers of a compiler may hold in all.
 pub const DEFAULT_BYTES: usize = 1 << 30;
-/// What each may grow by although the others have used up everything: ordinary grammars grow less.
+/// Growth allowed to each matcher even when the shared limit is reached: ordinary grammars grow less.
 const ALWAYS_BYTES: i64 = 4 << 20;
 
 /// Shared by the matchers of a compiler.

@@ -14,10 +14,12 @@ use llguidance::derivre::StateID;
 use llguidance::earley::{BiasComputer, ParserRecognizer, SlicedBiasComputer};
 use toktrie::{Recognizer, SimpleVob, TokTrie, TrieNode};
 
-/// Of the slices that llguidance has for strings of JSON, the one for tokens of up to ten characters.
-const SHORT_STRINGS: (usize, usize) = (1, 10);
+/// Of the slices that llguidance has for strings of JSON, the index of the one for tokens of up to ten
+/// characters.
+const SHORT_STRINGS: usize = 1;
+const SHORT_STRING_LENGTH: usize = 10;
 
-/// Runs that allow fewer than one token of so many save no time.
+/// A run that allows less than this share of the vocabulary, one in so many, saves no time.
 const WORTH_ONE_OF: usize = 64;
 
 /// Longer tokens are walked from the end of a run.
@@ -55,7 +57,8 @@ struct Class {
     has: [bool; 256],
     /// `[i]`: the tokens of these bytes that are at most i bytes long, and their number.
     short: Vec<(SimpleVob, usize)>,
-    /// Nodes below paths of these bytes, by depth and by their own byte, which may be another.
+    /// Nodes whose ancestors all have bytes of the class, by depth and own byte; their own byte may
+    /// lie outside it.
     below: Vec<u32>,
     /// `[depth - 1][byte]`: where they are in `below`, and the sizes of their subtrees.
     lists: Vec<Vec<(std::ops::Range<u32>, usize)>>,
@@ -101,9 +104,13 @@ impl RunComputer {
             return None;
         }
         let run = self.best_run(rec, start)?;
-        let (slice, length) = SHORT_STRINGS;
         // A slice knows all of Unicode.
-        if run.length() >= length && rec.lexer_mut().check_subsume(start, slice, 1000).ok()? {
+        if run.length() >= SHORT_STRING_LENGTH
+            && rec
+                .lexer_mut()
+                .check_subsume(start, SHORT_STRINGS, 1000)
+                .ok()?
+        {
             return None;
         }
         let lists = self.lists_beyond(rec, &run)?;
@@ -144,7 +151,7 @@ impl RunComputer {
     }
 
     /// What has to be walked beside the run: lists of `below`, with the number of bytes before each.
-    /// None: so much that the whole trie is as well.
+    /// None if the whole trie might as well be walked.
     fn lists_beyond(
         &self,
         rec: &mut ParserRecognizer<'_>,
@@ -432,6 +439,13 @@ mod tests {
         assert!(masks_by_runs(TopLevelGrammar::from_json_schema(schema)) > 0);
         let rules = "start: (WORD \" \")* NUMBER\nWORD: /[a-z]+/\nNUMBER: /[0-9]{1,4}/";
         assert!(masks_by_runs(TopLevelGrammar::from_lark(rules.to_owned())) > 0);
+    }
+
+    #[test]
+    fn the_slice_of_short_strings_is_where_it_is_expected() {
+        let slices = SlicedBiasComputer::general_slices();
+        let length = format!("{{1,{SHORT_STRING_LENGTH}}}");
+        assert!(slices[SHORT_STRINGS].ends_with(&length), "{slices:?}");
     }
 
     #[test]
