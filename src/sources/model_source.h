@@ -60,7 +60,8 @@ struct SourceOptions {
   int64_t part_bytes = int64_t{64} << 20;         // a file is fetched in parts of this size
   int64_t max_unpacked_bytes = int64_t{2} << 40;  // of an archive
   int64_t max_archive_entries = 20'000;
-  // Told now and then by FetchModel's own threads: what is done, and which share, from 0 to 1.
+  // Called now and then while files are fetched, by the thread that called FetchModel: what is
+  // done, and which share of it, from 0 to 1.
   std::function<void(std::string_view what, double done)> progress;
 };
 
