@@ -175,6 +175,7 @@ const std::vector<MemberRow>& Members() {
        [](S s) { return s.http.request_id_header == "x-request-id"; }},
       {"certificate_file", "c.pem", [](S s) { return s.certificate_file == "c.pem"; }},
       {"private_key_file", "k.pem", [](S s) { return s.private_key_file == "k.pem"; }},
+      {"download_dir", "/d", [](S s) { return s.download_dir == "/d"; }},
       {"health_check_override", "true", [](S s) { return s.http.keep_healthy; }},
   };
   return rows;
@@ -277,7 +278,6 @@ constexpr const char* kNoEffect[][2] = {
     {"plugin_folder", "/p"},
     {"fail_fast", "true"},
     {"features", "vllm"},
-    {"download_dir", "/d"},
 };
 
 TEST(LmiKeys, SetOptions) {

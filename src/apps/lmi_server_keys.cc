@@ -169,7 +169,9 @@ std::span<const LmiKey> ServerKeys() {
       Ignored("fail_fast", {{26, "false"}},
               "a model that cannot be loaded at start always ends the server"),
       Ignored("features", {{26, "trtllm"}}, "a constant of the image"),
-      Ignored("download_dir", {}, "see `--help` for where downloads go"),
+      Text<[](S& s) -> auto& { return s.download_dir; }>(
+          "download_dir", {},
+          "where downloads go; without it into the caches of `HF_HOME` and `DJL_CACHE_DIR`"),
   };
   return keys;
 }

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <system_error>
 #include <utility>
 
@@ -17,6 +18,7 @@
 #include "ops/backend.h"
 #include "runtime/option_rows.h"
 #include "serve/http/listen.h"
+#include "sources/model_source.h"
 
 namespace tandem::apps {
 namespace {
@@ -158,17 +160,28 @@ Result<Address> ParseAddress(std::string_view text) {
 
 std::vector<OptionSpec> LmiOptionRows() { return Join({Rows().specs()}); }
 
-LmiAccess SystemLmiAccess() {
-  return {
-      .fetch = [](const std::string& source, const std::string&) -> Result<fs::path> {
-        return NotFound(source + ": is no folder here, and models are not downloaded");
-      },
-      .quantize = [](const fs::path& folder, const LmiQuantization&) -> Result<fs::path> {
-        return Unimplemented(
-            "option.quantize: models are not quantized while they are loaded; make the folder with "
-            "`tandem quantize --model_dir " +
-            folder.string() + "`, name it in option.model_id, and leave option.quantize out");
-      }};
+LmiAccess SystemLmiAccess(const LmiServing& serving, const Console& console) {
+  SourceOptions options = SourceOptions::FromEnvironment();
+  options.cache_dir = serving.download_dir();
+  if (const char* cache = std::getenv("DJL_CACHE_DIR"); cache != nullptr && *cache != '\0') {
+    options.own_cache = cache;
+  }
+  options.progress = [&console](std::string_view what, double done) {
+    console.Progress(what, done);
+  };
+  return {.fetch = [options](const std::string& source, const std::string& revision,
+                             bool with_weights) -> Result<fs::path> {
+            SourceOptions own = options;
+            own.revision = revision;
+            own.with_weights = with_weights;
+            return FetchModel(source, own);
+          },
+          .quantize = [](const fs::path& folder, const LmiQuantization&) -> Result<fs::path> {
+            return Unimplemented(
+                "option.quantize: models are not quantized while they are loaded; make the folder "
+                "with `tandem quantize --model_dir " +
+                folder.string() + "`, name it in option.model_id, and leave option.quantize out");
+          }};
 }
 
 Result<std::optional<LmiServing>> LmiServing::Take(const Environment& environment,
@@ -295,7 +308,7 @@ Result<fs::path> LmiServing::SourceOf(const Model& model, const LmiAccess& acces
   if (fs::path(id).is_absolute() && !NameExists(id)) {
     return NotFound(fmt::format("option.model_id: {} does not exist", id));
   }
-  Result<fs::path> fetched = access.fetch(id, sources.revision);
+  Result<fs::path> fetched = access.fetch(id, sources.revision, true);
   if (!fetched.ok()) return fetched.status().Annotate("option.model_id");
   return fetched;
 }
@@ -305,7 +318,7 @@ Result<OptionValues> LmiServing::ModelValues(size_t model, const OptionValues& b
   const LmiModelPlace& place = places_[model];
   fs::path folder = place.url;
   if (!place.url.empty() && !IsDirectory(folder)) {
-    TANDEM_ASSIGN_OR_RETURN(folder, access.fetch(place.url, {}));
+    TANDEM_ASSIGN_OR_RETURN(folder, access.fetch(place.url, {}, true));
     TANDEM_ASSIGN_OR_RETURN(folder, DescendLmiFolder(folder));
   }
   TANDEM_ASSIGN_OR_RETURN(const Model read, ReadModel(model, folder));
@@ -331,8 +344,8 @@ Result<OptionValues> LmiServing::ModelValues(size_t model, const OptionValues& b
   if (!settings.sources.tokenizer.empty()) {
     fs::path tokenizer = settings.sources.tokenizer;
     if (!IsDirectory(tokenizer)) {
-      TANDEM_ASSIGN_OR_RETURN(
-          tokenizer, access.fetch(settings.sources.tokenizer, settings.sources.tokenizer_revision));
+      TANDEM_ASSIGN_OR_RETURN(tokenizer, access.fetch(settings.sources.tokenizer,
+                                                      settings.sources.tokenizer_revision, false));
     }
     found.tokenizer = tokenizer;
   }
@@ -342,7 +355,7 @@ Result<OptionValues> LmiServing::ModelValues(size_t model, const OptionValues& b
     fs::path draft_folder = folder / id;
     if (!IsDirectory(draft_folder)) draft_folder = id;
     if (!IsDirectory(draft_folder)) {
-      TANDEM_ASSIGN_OR_RETURN(draft_folder, access.fetch(id, {}));
+      TANDEM_ASSIGN_OR_RETURN(draft_folder, access.fetch(id, {}, true));
     }
     TANDEM_ASSIGN_OR_RETURN(const LmiFolder servable, FindServableFolder(draft_folder));
     TANDEM_RETURN_IF_ERROR(

@@ -21,16 +21,19 @@ std::vector<OptionSpec> LmiOptionRows();
 
 // The outside of a server that models come from.
 struct LmiAccess {
-  // The local folder of an archive, an address or a hub's model.
+  // The local folder of an archive, an address or a hub's model; of the last one without weights
+  // only the small files.
   std::function<Result<std::filesystem::path>(const std::string& source,
-                                              const std::string& revision)>
+                                              const std::string& revision, bool with_weights)>
       fetch;
   // The folder of a model quantized as asked, made from a Hugging Face folder.
   std::function<Result<std::filesystem::path>(const std::filesystem::path& folder,
                                               const LmiQuantization& quantization)>
       quantize;
 };
-LmiAccess SystemLmiAccess();
+class LmiServing;
+// Downloads, and tells their progress. `console` outlives it.
+LmiAccess SystemLmiAccess(const LmiServing& serving, const Console& console);
 
 class LmiServing {
  public:
@@ -44,6 +47,8 @@ class LmiServing {
   const std::string& name(size_t model) const { return places_[model].name; }
   // Of the server's routes; those of models are the first one's.
   const serve::lmi::Settings& http() const { return http_; }
+  // Where downloads go; empty: into the usual caches.
+  const std::string& download_dir() const { return server_.settings().download_dir; }
 
   // The server's options with those of a model: its folder is fetched and quantized if need be.
   // What is worth telling is logged.

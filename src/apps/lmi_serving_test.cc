@@ -53,8 +53,8 @@ class LmiServingTest : public testing::Test {
   std::string Text(std::string_view option) const { return values_.Given(*values_.Find(option)); }
   // Fetches name what they were asked for, below the test's folder.
   LmiAccess Access() {
-    return {.fetch = [this](const std::string& source,
-                            const std::string& revision) -> Result<fs::path> {
+    return {.fetch = [this](const std::string& source, const std::string& revision,
+                            bool) -> Result<fs::path> {
               fetched_.push_back(revision.empty() ? source : source + "@" + revision);
               return root_ / "fetched";
             },

@@ -49,6 +49,7 @@ struct LmiSettings {
   std::string private_key_file;
   std::string model_store;
   std::string load_models;
+  std::string download_dir;
 };
 
 }  // namespace tandem::apps

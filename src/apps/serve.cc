@@ -95,8 +95,9 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
     if (is_starting) served.engines.push_back(engine);
     return engine;
   };
-  TANDEM_RETURN_IF_ERROR(lmi ? OpenLmiModels(*lmi, SystemLmiAccess(), options, open, values, served)
-                             : OpenModels(options, open, values, served));
+  TANDEM_RETURN_IF_ERROR(
+      lmi ? OpenLmiModels(*lmi, SystemLmiAccess(*lmi, console), options, open, values, served)
+          : OpenModels(options, open, values, served));
   is_starting = false;
   TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, served.registry,
                                                                   served.models, metrics));
