@@ -16,6 +16,27 @@
 namespace tandem::apps {
 namespace {
 
+// How Hugging Face folders are read.
+struct FolderOptions {
+  std::optional<DType> dtype;  // of the arithmetic; else their own
+};
+
+const BoundOptions<FolderOptions>& FolderOptionRows() {
+  static const BoundOptions<FolderOptions> rows({
+      BindChoice<FolderOptions, &FolderOptions::dtype>(
+          {.name = "dtype",
+           .meaning =
+               "Type that Hugging Face folders are computed in, target and draft; auto: each "
+               "in its own. Checkpoints and engines have theirs",
+           .group = "Models"},
+          {{"auto", std::nullopt},
+           {"float16", DType::kF16},
+           {"bfloat16", DType::kBF16},
+           {"float32", DType::kF32}}),
+  });
+  return rows;
+}
+
 bool IsPairFolder(const std::filesystem::path& folder) {
   std::error_code ignored;
   return std::filesystem::is_directory(folder / "target", ignored);
@@ -42,8 +63,9 @@ Opened WithName(ModelSource source, std::string name) {
   return opened;
 }
 
-Result<Opened> OpenFolder(const std::filesystem::path& path, const ConfigOptions& config) {
-  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path, std::nullopt, config));
+Result<Opened> OpenFolder(const std::filesystem::path& path, std::optional<DType> dtype,
+                          const ConfigOptions& config) {
+  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path, dtype, config));
   // "dictionary/target": the last folder alone is often a role or a version.
   std::error_code error;
   const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
@@ -103,7 +125,8 @@ Result<OpenedPair> OpenDummyPair(const SessionOptions& options, ops::Backend& ba
   return pair;
 }
 
-Result<OpenedPair> OpenPair(const SessionOptions& options, ops::Backend& backend) {
+Result<OpenedPair> OpenPair(const SessionOptions& options, std::optional<DType> dtype,
+                            ops::Backend& backend) {
   if (!options.models.dummy.empty()) return OpenDummyPair(options, backend);
   std::filesystem::path target = options.models.target;
   std::filesystem::path draft = options.models.draft;
@@ -115,9 +138,10 @@ Result<OpenedPair> OpenPair(const SessionOptions& options, ops::Backend& backend
     draft = folder / "draft";
     pair.embedded = true;
   }
-  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(target, options.models.config));
+  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(target, dtype, options.models.config));
   if (!draft.empty() && !WithoutDraft(options)) {
-    TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenFolder(draft, options.models.config.OfDraft()));
+    TANDEM_ASSIGN_OR_RETURN(Opened opened,
+                            OpenFolder(draft, dtype, options.models.config.OfDraft()));
     pair.draft = std::make_unique<Opened>(std::move(opened));
   }
   return pair;
@@ -246,7 +270,8 @@ Result<Opening> Open(const OptionValues& values, SharedDevices& devices,
   TANDEM_ASSIGN_OR_RETURN(opening.backend, devices.BackendFor(options.backend));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
-  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, *opening.backend));
+  TANDEM_ASSIGN_OR_RETURN(
+      opening.pair, OpenPair(options, FolderOptionRows().Read(values).dtype, *opening.backend));
   if (adjust) adjust(options.engine);
   const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
   const ModelSpec& spec = opening.pair.target.model.spec;
@@ -352,8 +377,8 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
 }
 
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
-  return Join({ModelOptionRows().specs(), ConfigOptionRows().specs(), own,
-               EngineOptionRows().specs(), BackendOptionRows().specs()});
+  return Join({ModelOptionRows().specs(), FolderOptionRows().specs(), ConfigOptionRows().specs(),
+               own, EngineOptionRows().specs(), BackendOptionRows().specs()});
 }
 
 Result<std::filesystem::path> EmbeddedPairFolder() {

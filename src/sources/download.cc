@@ -1,0 +1,261 @@
+#include "sources/download.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <charconv>
+#include <chrono>
+#include <deque>
+#include <memory>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/mutex.h"
+#include "base/options.h"
+#include "sources/partial_file.h"
+#include "sources/transfer_report.h"
+
+namespace tandem {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr int64_t kSpareDiskBytes = int64_t{16} << 20;
+
+struct Job {
+  const RemoteFile* remote = nullptr;
+  std::unique_ptr<PartialFile> file;
+  std::atomic<int> parts_left{0};
+};
+
+// The first byte that a response to a range holds, and the length of the whole file.
+struct Extent {
+  int64_t begin = 0;
+  int64_t bytes = -1;  // unknown
+};
+
+bool ReadNumber(std::string_view text, int64_t& number) {
+  const auto read = std::from_chars(text.data(), text.data() + text.size(), number);
+  return read.ec == std::errc() && read.ptr == text.data() + text.size() && number >= 0;
+}
+
+// "bytes 0-99/1000"; a server that knows no ranges answers 200 with the whole file.
+std::optional<Extent> ExtentOf(const HttpResponse& response) {
+  Extent extent;
+  if (response.status == 200) {
+    const std::string_view length = response.Header("content-length");
+    if (!length.empty() && !ReadNumber(length, extent.bytes)) return std::nullopt;
+    return extent;
+  }
+  std::string_view range = response.Header("content-range");
+  if (response.status != 206 || !range.starts_with("bytes ")) return std::nullopt;
+  range.remove_prefix(6);
+  const size_t dash = range.find('-');
+  const size_t slash = range.find('/');
+  if (dash == std::string_view::npos || slash == std::string_view::npos || slash < dash ||
+      !ReadNumber(range.substr(0, dash), extent.begin)) {
+    return std::nullopt;
+  }
+  if (range.substr(slash + 1) != "*" && !ReadNumber(range.substr(slash + 1), extent.bytes)) {
+    return std::nullopt;
+  }
+  return extent;
+}
+
+class Downloader {
+ public:
+  Downloader(std::string_view what, const ExplainStatus& explain, const SourceOptions& options)
+      : explain_(explain), options_(options), report_(what, options.progress) {}
+
+  Status Plan(std::span<const RemoteFile> files) {
+    int64_t bytes = 0;
+    int64_t missing = 0;
+    for (const RemoteFile& remote : files) {
+      TANDEM_ASSIGN_OR_RETURN(auto file, PartialFile::Open(remote.destination, remote.identity,
+                                                           remote.bytes, options_.part_bytes));
+      bytes += remote.bytes;
+      missing += file->BytesMissing();
+      Job& job = jobs_.emplace_back();
+      job.remote = &remote;
+      job.file = std::move(file);
+      for (int part = 0; part < job.file->num_parts(); ++part) {
+        if (job.file->PartDone(part) == job.file->PartSize(part)) continue;
+        ++job.parts_left;
+        work_.emplace_back(&job, part);
+      }
+      if (job.parts_left == 0) complete_.push_back(&job);
+    }
+    report_.Begin(bytes, bytes - missing);
+    return CheckRoom(files.front().destination.parent_path(), missing);
+  }
+
+  Status Run() {
+    for (Job* job : complete_) TANDEM_RETURN_IF_ERROR(Finish(*job));
+    const size_t count =
+        std::min(work_.size(), static_cast<size_t>(std::max(options_.connections, 1)));
+    std::vector<std::thread> workers;
+    {
+      const MutexLock lock(mutex_);
+      running_ = static_cast<int>(count);
+    }
+    for (size_t i = 0; i < count; ++i) workers.emplace_back([this] { Work(); });
+    {
+      MutexLock lock(mutex_);
+      while (running_ > 0) {
+        ended_.WaitFor(lock, std::chrono::milliseconds(200),
+                       [this]() TANDEM_REQUIRES(mutex_) { return running_ == 0; });
+        report_.Tell();
+      }
+    }
+    for (std::thread& worker : workers) worker.join();
+    const MutexLock lock(mutex_);
+    if (error_.ok()) report_.End();
+    return error_;
+  }
+
+ private:
+  Status CheckRoom(const fs::path& folder, int64_t missing) const {
+    std::error_code error;
+    const fs::space_info space = fs::space(folder, error);
+    if (error || missing == 0) return {};
+    const auto free = static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
+    if (free >= missing + kSpareDiskBytes) return {};
+    return ResourceExhausted(fmt::format(
+        "{} are still to be downloaded, and {} has {} free; name a folder on a larger disk with "
+        "--download_dir",
+        FormatBytes(missing), folder.string(), FormatBytes(free)));
+  }
+
+  void Work() {
+    HttpSession session(options_.certificates);
+    while (true) {
+      std::pair<Job*, int> next{};
+      {
+        const MutexLock lock(mutex_);
+        if (work_.empty() || !error_.ok()) break;
+        next = work_.front();
+        work_.pop_front();
+      }
+      Status status = FetchPart(*next.first, next.second, session);
+      if (status.ok() && --next.first->parts_left == 0) status = Finish(*next.first);
+      if (status.ok()) continue;
+      const MutexLock lock(mutex_);
+      if (error_.ok()) error_ = status.Annotate(next.first->remote->name);
+      stop_ = true;
+    }
+    const MutexLock lock(mutex_);
+    if (--running_ == 0) ended_.NotifyAll();
+  }
+
+  static Status Finish(Job& job) {
+    TANDEM_RETURN_IF_ERROR(job.file->Commit(job.remote->digest));
+    LogDebug("downloaded {}", job.remote->destination.string());
+    return {};
+  }
+
+  Status FetchPart(Job& job, int part, HttpSession& session) {
+    PartialFile& file = *job.file;
+    Backoff backoff(options_.retry);
+    while (file.PartDone(part) < file.PartSize(part)) {
+      const int64_t before = file.PartDone(part);
+      TANDEM_ASSIGN_OR_RETURN(HttpRequest request, job.remote->request());
+      request.stall = options_.stall;
+      request.range = {file.PartBegin(part) + before,
+                       file.PartBegin(part) + file.PartSize(part) - 1};
+      Status written;
+      const Result<HttpResponse> response = session.Send(request, Taking(job, part, written));
+      TANDEM_RETURN_IF_ERROR(written);
+      if (file.PartDone(part) == file.PartSize(part)) break;
+      if (stop_) return Cancelled("another transfer failed");
+      // A transfer that only crawls is not new each time.
+      constexpr int64_t kProgress = int64_t{64} << 10;
+      if (file.PartDone(part) - before >= std::min(kProgress, file.PartSize(part) / 20)) {
+        backoff.Reset();
+      }
+      TANDEM_RETURN_IF_ERROR(PauseAfter(job, response, backoff));
+    }
+    return {};
+  }
+
+  HttpSession::Sink Taking(Job& job, int part, Status& written) {
+    PartialFile& file = *job.file;
+    const int64_t wanted = file.PartBegin(part) + file.PartDone(part);
+    return [&, part, wanted, skip = int64_t{-1}](const HttpResponse& head,
+                                                 std::span<const std::byte> bytes) mutable {
+      if (stop_) return false;
+      if (skip < 0) {
+        const std::optional<Extent> extent = ExtentOf(head);
+        if (!extent || extent->begin > wanted ||
+            (extent->bytes >= 0 && extent->bytes != job.remote->bytes)) {
+          written = DataLoss(
+              fmt::format("the server sends another file than it announced ({} bytes); start again",
+                          job.remote->bytes));
+          return false;
+        }
+        skip = wanted - extent->begin;
+      }
+      const auto skipped = std::min(skip, static_cast<int64_t>(bytes.size()));
+      skip -= skipped;
+      bytes = bytes.subspan(static_cast<size_t>(skipped));
+      const int64_t room = file.PartSize(part) - file.PartDone(part);
+      const bool enough = static_cast<int64_t>(bytes.size()) > room;
+      if (enough) bytes = bytes.first(static_cast<size_t>(room));
+      written = file.Append(part, bytes);
+      report_.Add(static_cast<int64_t>(bytes.size()));
+      return written.ok() && !enough;
+    };
+  }
+
+  // After an attempt that did not complete its part.
+  Status PauseAfter(const Job& job, const Result<HttpResponse>& response, Backoff& backoff) {
+    const bool answered = response.ok();
+    if (answered && !response->ok() && !MayTryAgain(response->status)) return explain_(*response);
+    if (!answered && response.status().code() != Code::kUnavailable) return response.status();
+    const auto pause = backoff.Fail(answered ? &response.value() : nullptr);
+    const std::string why = !answered ? response.status().message()
+                            : response->ok()
+                                ? "the transfer ended early"
+                                : fmt::format("the server answers {}", response->status);
+    if (!pause) {
+      return Unavailable(
+          fmt::format("{}, {} times in a row. What has arrived is kept; start again to go on", why,
+                      Backoff::kMaxFailures));
+    }
+    LogInfo("{}: {}; next attempt in {:.1f} s", job.remote->name, why,
+            static_cast<double>(pause->count()) / 1000);
+    const auto until = std::chrono::steady_clock::now() + *pause;
+    while (!stop_ && std::chrono::steady_clock::now() < until) {
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(
+          std::chrono::milliseconds(50), until - std::chrono::steady_clock::now()));
+    }
+    return stop_ ? Cancelled("another transfer failed") : Status();
+  }
+
+  const ExplainStatus& explain_;
+  const SourceOptions& options_;
+  TransferReport report_;
+  std::deque<Job> jobs_;        // jobs stay where they are
+  std::vector<Job*> complete_;  // whose bytes were all there already
+  std::atomic<bool> stop_{false};
+  Mutex mutex_;
+  Condition ended_;
+  std::deque<std::pair<Job*, int>> work_ TANDEM_GUARDED_BY(mutex_);  // the parts that are missing
+  int running_ TANDEM_GUARDED_BY(mutex_) = 0;                        // workers
+  Status error_ TANDEM_GUARDED_BY(mutex_);
+};
+
+}  // namespace
+
+Status DownloadFiles(std::string_view what, std::span<const RemoteFile> files,
+                     const ExplainStatus& explain, const SourceOptions& options) {
+  if (files.empty()) return {};
+  Downloader downloader(what, explain, options);
+  TANDEM_RETURN_IF_ERROR(downloader.Plan(files));
+  return downloader.Run();
+}
+
+}  // namespace tandem
