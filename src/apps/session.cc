@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "apps/config_rows.h"
+#include "apps/local_model.h"
 #include "base/log.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/option_rows.h"
@@ -42,14 +43,17 @@ Opened WithName(ModelSource source, std::string name) {
   return opened;
 }
 
-Result<Opened> OpenFolder(const std::filesystem::path& path, const ConfigOptions& config) {
+// `name` is for people; empty: the folder's.
+Result<Opened> OpenFolder(const std::filesystem::path& path, const std::string& name,
+                          const ConfigOptions& config) {
   TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path, std::nullopt, config));
   // "dictionary/target": the last folder alone is often a role or a version.
   std::error_code error;
   const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
   const std::filesystem::path& whole = error ? path : canonical;
   Opened opened =
-      WithName(std::move(source), (whole.parent_path().filename() / whole.filename()).string());
+      WithName(std::move(source),
+               name.empty() ? (whole.parent_path().filename() / whole.filename()).string() : name);
   opened.model.path = whole;
   return opened;
 }
@@ -103,7 +107,30 @@ Result<OpenedPair> OpenDummyPair(const SessionOptions& options, ops::Backend& ba
   return pair;
 }
 
-Result<OpenedPair> OpenPair(const SessionOptions& options, ops::Backend& backend) {
+// Models as they were asked for, where that was no folder.
+struct ModelNames {
+  std::string target;
+  std::string draft;
+};
+
+// Replaces what is to be downloaded or unpacked by folders.
+Result<ModelNames> FetchModels(const OptionValues& values, SessionOptions& options) {
+  ModelOptions& models = options.models;
+  ModelNames names;
+  const auto fetch = [&](std::filesystem::path& model, std::string& name) -> Status {
+    TANDEM_ASSIGN_OR_RETURN(std::filesystem::path folder, LocalModel(model, values));
+    if (folder != model) name = model.string();
+    model = std::move(folder);
+    return {};
+  };
+  TANDEM_RETURN_IF_ERROR(fetch(models.target, names.target));
+  if (!WithoutDraft(options)) TANDEM_RETURN_IF_ERROR(fetch(models.draft, names.draft));
+  TANDEM_ASSIGN_OR_RETURN(models.tokenizer_dir, LocalTokenizer(models.tokenizer_dir, values));
+  return names;
+}
+
+Result<OpenedPair> OpenPair(const SessionOptions& options, const ModelNames& names,
+                            ops::Backend& backend) {
   if (!options.models.dummy.empty()) return OpenDummyPair(options, backend);
   std::filesystem::path target = options.models.target;
   std::filesystem::path draft = options.models.draft;
@@ -115,9 +142,10 @@ Result<OpenedPair> OpenPair(const SessionOptions& options, ops::Backend& backend
     draft = folder / "draft";
     pair.embedded = true;
   }
-  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(target, options.models.config));
+  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(target, names.target, options.models.config));
   if (!draft.empty() && !WithoutDraft(options)) {
-    TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenFolder(draft, options.models.config.OfDraft()));
+    TANDEM_ASSIGN_OR_RETURN(Opened opened,
+                            OpenFolder(draft, names.draft, options.models.config.OfDraft()));
     pair.draft = std::make_unique<Opened>(std::move(opened));
   }
   return pair;
@@ -246,7 +274,8 @@ Result<Opening> Open(const OptionValues& values, SharedDevices& devices,
   TANDEM_ASSIGN_OR_RETURN(opening.backend, devices.BackendFor(options.backend));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
-  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, *opening.backend));
+  TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options));
+  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, names, *opening.backend));
   if (adjust) adjust(options.engine);
   const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
   const ModelSpec& spec = opening.pair.target.model.spec;
@@ -304,8 +333,9 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
   static const BoundOptions<ModelOptions> rows({
       BindOption<ModelOptions, &ModelOptions::target>(
           {.name = "model",
-           .meaning = "Target: a Hugging Face folder, a checkpoint or an engine; the embedded pair "
-                      "when left out",
+           .meaning =
+               "Target: a Hugging Face folder, a checkpoint or an engine, an archive of one, "
+               "OWNER/MODEL of a hub, or s3://BUCKET/PATH; the embedded pair when left out",
            .group = kModels,
            .alias = "engine_dir|engine|-E",
            .position = Position::kOptional}),
@@ -352,8 +382,8 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
 }
 
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
-  return Join({ModelOptionRows().specs(), ConfigOptionRows().specs(), own,
-               EngineOptionRows().specs(), BackendOptionRows().specs()});
+  return Join({ModelOptionRows().specs(), SourceOptionRows().specs(), ConfigOptionRows().specs(),
+               own, EngineOptionRows().specs(), BackendOptionRows().specs()});
 }
 
 Result<std::filesystem::path> EmbeddedPairFolder() {
