@@ -54,6 +54,9 @@ class HubModel {
         LogWarning("{}; {} is taken from the cache as it is", listing.status().message(), id_);
         return cached;
       }
+      return Unavailable(
+          fmt::format("there is no folder {}, and the hub cannot be asked for it: {}", id_,
+                      listing.status().message()));
     }
     TANDEM_RETURN_IF_ERROR(listing.status());
     return FetchFiles(*listing);
