@@ -11,6 +11,7 @@
 #include "apps/devices.h"
 #include "apps/interrupt.h"
 #include "apps/legacy_options.h"
+#include "apps/local_model.h"
 #include "apps/verbs.h"
 #include "base/bound_options.h"
 #include "base/log.h"
@@ -27,9 +28,8 @@ BoundOption<ConvertOptions> Sets(OptionSpec spec) {
 
 const BoundOptions<ConvertOptions>& Rows() {
   static const BoundOptions<ConvertOptions> rows({
-      Sets<&ConvertOptions::model_dir>({.name = "model_dir",
-                                        .meaning = "Hugging Face folder to read",
-                                        .position = Position::kRequired}),
+      Sets<&ConvertOptions::model_dir>(
+          {.name = "model_dir", .meaning = kFolderToRead, .position = Position::kRequired}),
       Sets<&ConvertOptions::output_dir>(
           {.name = "output_dir",
            .default_value = "tllm_checkpoint",
@@ -199,6 +199,7 @@ Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyConvertRows());
   ConvertOptions convert = Rows().Read(values);
   convert.config = ConfigOptionRows().Read(values);
+  TANDEM_ASSIGN_OR_RETURN(convert.model_dir, LocalModel(convert.model_dir, values));
   TANDEM_RETURN_IF_ERROR(CheckHuggingFaceFolder(convert.model_dir));
   const Rounding asked = RoundingRows().Read(values);
   NameIdle(asked);
@@ -236,16 +237,17 @@ Status Run(const OptionValues& values, Console& console) {
 }  // namespace
 
 Command ConvertCommand() {
-  return {.name = "convert",
-          .summary = "Write a Hugging Face folder as a checkpoint in TensorRT-LLM's layout",
-          .examples =
-              "  tandem convert --model_dir MODEL --output_dir CKPT --tp_size 2\n"
-              "  tandem convert --model_dir MODEL --output_dir CKPT --smoothquant 0.5 \\\n"
-              "    --per_token --per_channel\n",
-          .options = Join({Rows().specs(), kRefused, RoundingRows().specs(),
-                           ConfigOptionRows().specs(), CalibrationOptionRows().specs(),
-                           LegacyConvertRows(), BackendOptionRows().specs()}),
-          .run = Run};
+  return {
+      .name = "convert",
+      .summary = "Write a Hugging Face folder as a checkpoint in TensorRT-LLM's layout",
+      .examples =
+          "  tandem convert --model_dir MODEL --output_dir CKPT --tp_size 2\n"
+          "  tandem convert --model_dir MODEL --output_dir CKPT --smoothquant 0.5 \\\n"
+          "    --per_token --per_channel\n",
+      .options = Join({Rows().specs(), kRefused, RoundingRows().specs(), SourceOptionRows().specs(),
+                       ConfigOptionRows().specs(), CalibrationOptionRows().specs(),
+                       LegacyConvertRows(), BackendOptionRows().specs()}),
+      .run = Run};
 }
 
 }  // namespace tandem::apps

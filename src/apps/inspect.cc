@@ -8,6 +8,7 @@
 
 #include "apps/config_rows.h"
 #include "apps/describe_model.h"
+#include "apps/local_model.h"
 #include "apps/verbs.h"
 #include "base/printable.h"
 #include "checkpoint/check_weights.h"
@@ -29,7 +30,9 @@ const BoundOptions<InspectOptions>& Rows() {
   static const BoundOptions<InspectOptions> rows({
       BindOption<InspectOptions, &InspectOptions::path>(
           {.name = "path",
-           .meaning = "A Hugging Face folder, a checkpoint, an engine, or a file of tensors: "
+           .meaning = "A Hugging Face folder, a checkpoint, an engine, an archive of one, "
+                      "OWNER/MODEL of a "
+                      "hub, s3://BUCKET/PATH, or a file of tensors: "
                       ".safetensors, or .bin, .pt or .pth from torch.save",
            .group = kArguments,
            .position = Position::kRequired}),
@@ -146,7 +149,8 @@ Status CheckWeights(const std::filesystem::path& path, const ConfigOptions& conf
 }
 
 Status Run(const OptionValues& values, Console& console) {
-  const InspectOptions options = Rows().Read(values);
+  InspectOptions options = Rows().Read(values);
+  TANDEM_ASSIGN_OR_RETURN(options.path, LocalModel(options.path, values));
   const ConfigOptions config = ConfigOptionRows().Read(values);
   const std::filesystem::path& path = options.path;
   nlohmann::ordered_json json;
@@ -174,7 +178,7 @@ Command InspectCommand() {
           .examples =
               "  tandem inspect MODEL --tensors\n"
               "  tandem inspect MODEL --check\n",
-          .options = Join({Rows().specs(), ConfigOptionRows().specs()}),
+          .options = Join({Rows().specs(), SourceOptionRows().specs(), ConfigOptionRows().specs()}),
           .run = Run};
 }
 

@@ -4,6 +4,7 @@
 #include "apps/config_rows.h"
 #include "apps/devices.h"
 #include "apps/legacy_options.h"
+#include "apps/local_model.h"
 #include "apps/verbs.h"
 #include "base/bound_options.h"
 #include "base/log.h"
@@ -34,9 +35,8 @@ BoundOption<Request> Sets(OptionSpec spec) {
 
 const BoundOptions<Request>& Rows() {
   static const BoundOptions<Request> rows({
-      Sets<&Request::model_dir>({.name = "model_dir",
-                                 .meaning = "Hugging Face folder to read",
-                                 .position = Position::kRequired}),
+      Sets<&Request::model_dir>(
+          {.name = "model_dir", .meaning = kFolderToRead, .position = Position::kRequired}),
       Sets<&Request::output_dir>({.name = "output_dir",
                                   .default_value = "exported_model",
                                   .meaning = "Folder to write; it appears when it is complete",
@@ -114,8 +114,9 @@ Status CheckMade(const OptionValues& values) {
 
 Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyQuantizeRows());
-  const Request request = Rows().Read(values);
+  Request request = Rows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckMade(values));
+  TANDEM_ASSIGN_OR_RETURN(request.model_dir, LocalModel(request.model_dir, values));
   TANDEM_RETURN_IF_ERROR(CheckHuggingFaceFolder(request.model_dir));
   QuantizeOptions options{.model_dir = request.model_dir,
                           .output_dir = request.output_dir,
@@ -150,9 +151,9 @@ Command QuantizeCommand() {
               "  tandem quantize --model_dir MODEL --qformat int4_awq --output_dir CKPT\n"
               "  tandem quantize --model_dir MODEL --qformat fp8 --kv_cache_dtype fp8 \\\n"
               "    --tp_size 2 --output_dir CKPT\n",
-          .options = Join({Rows().specs(), kNotMade, ConfigOptionRows().specs(),
-                           CalibrationOptionRows().specs(), LegacyQuantizeRows(),
-                           BackendOptionRows().specs()}),
+          .options = Join({Rows().specs(), kNotMade, SourceOptionRows().specs(),
+                           ConfigOptionRows().specs(), CalibrationOptionRows().specs(),
+                           LegacyQuantizeRows(), BackendOptionRows().specs()}),
           .run = Run};
 }
 

@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "apps/config_rows.h"
+#include "apps/local_model.h"
 #include "base/log.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/option_rows.h"
@@ -63,15 +64,17 @@ Opened WithName(ModelSource source, std::string name) {
   return opened;
 }
 
-Result<Opened> OpenFolder(const std::filesystem::path& path, std::optional<DType> dtype,
-                          const ConfigOptions& config) {
+// `name` is for people; empty: the folder's.
+Result<Opened> OpenFolder(const std::filesystem::path& path, const std::string& name,
+                          std::optional<DType> dtype, const ConfigOptions& config) {
   TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path, dtype, config));
   // "dictionary/target": the last folder alone is often a role or a version.
   std::error_code error;
   const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
   const std::filesystem::path& whole = error ? path : canonical;
   Opened opened =
-      WithName(std::move(source), (whole.parent_path().filename() / whole.filename()).string());
+      WithName(std::move(source),
+               name.empty() ? (whole.parent_path().filename() / whole.filename()).string() : name);
   opened.model.path = whole;
   return opened;
 }
@@ -125,8 +128,30 @@ Result<OpenedPair> OpenDummyPair(const SessionOptions& options, ops::Backend& ba
   return pair;
 }
 
-Result<OpenedPair> OpenPair(const SessionOptions& options, std::optional<DType> dtype,
-                            ops::Backend& backend) {
+// Models as they were asked for, where that was no folder.
+struct ModelNames {
+  std::string target;
+  std::string draft;
+};
+
+// Replaces what is to be downloaded or unpacked by folders.
+Result<ModelNames> FetchModels(const OptionValues& values, SessionOptions& options) {
+  ModelOptions& models = options.models;
+  ModelNames names;
+  const auto fetch = [&](std::filesystem::path& model, std::string& name) -> Status {
+    TANDEM_ASSIGN_OR_RETURN(std::filesystem::path folder, LocalModel(model, values));
+    if (folder != model) name = model.string();
+    model = std::move(folder);
+    return {};
+  };
+  TANDEM_RETURN_IF_ERROR(fetch(models.target, names.target));
+  if (!WithoutDraft(options)) TANDEM_RETURN_IF_ERROR(fetch(models.draft, names.draft));
+  TANDEM_ASSIGN_OR_RETURN(models.tokenizer_dir, LocalTokenizer(models.tokenizer_dir, values));
+  return names;
+}
+
+Result<OpenedPair> OpenPair(const SessionOptions& options, const ModelNames& names,
+                            std::optional<DType> dtype, ops::Backend& backend) {
   if (!options.models.dummy.empty()) return OpenDummyPair(options, backend);
   std::filesystem::path target = options.models.target;
   std::filesystem::path draft = options.models.draft;
@@ -138,10 +163,11 @@ Result<OpenedPair> OpenPair(const SessionOptions& options, std::optional<DType> 
     draft = folder / "draft";
     pair.embedded = true;
   }
-  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(target, dtype, options.models.config));
+  TANDEM_ASSIGN_OR_RETURN(pair.target,
+                          OpenFolder(target, names.target, dtype, options.models.config));
   if (!draft.empty() && !WithoutDraft(options)) {
     TANDEM_ASSIGN_OR_RETURN(Opened opened,
-                            OpenFolder(draft, dtype, options.models.config.OfDraft()));
+                            OpenFolder(draft, names.draft, dtype, options.models.config.OfDraft()));
     pair.draft = std::make_unique<Opened>(std::move(opened));
   }
   return pair;
@@ -270,57 +296,61 @@ Result<Opening> Open(const OptionValues& values, SharedDevices& devices,
   TANDEM_ASSIGN_OR_RETURN(opening.backend, devices.BackendFor(options.backend));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
-  TANDEM_ASSIGN_OR_RETURN(
-      opening.pair, OpenPair(options, FolderOptionRows().Read(values).dtype, *opening.backend));
-  if (adjust) adjust(options.engine);
-  const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
-  const ModelSpec& spec = opening.pair.target.model.spec;
-  if (limits) ApplyLimits(values, *limits, spec, options.engine);
-  if (options.engine.max_seq_len == 0 && spec.DefaultPositions() < spec.max_positions) {
-    LogWarning(
-        "the model was trained for {} positions and scales them dynamically up to {}: {} are "
-        "served, without scaling; a larger --max_seq_len scales the positions of all prompts",
-        spec.DefaultPositions(), spec.max_positions, spec.DefaultPositions());
+  TANDEM_ASSIGN_OR_RETURN(pair.target,
+                          OpenFolder(target, names.target, dtype, options.models.config));
+  if (!draft.empty() && !WithoutDraft(options)) {
+    TANDEM_ASSIGN_OR_RETURN(Opened opened,
+                            OpenFolder(draft, names.draft, dtype, options.models.config.OfDraft()));
+    if (adjust) adjust(options.engine);
+    const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
+    const ModelSpec& spec = opening.pair.target.model.spec;
+    if (limits) ApplyLimits(values, *limits, spec, options.engine);
+    if (options.engine.max_seq_len == 0 && spec.DefaultPositions() < spec.max_positions) {
+      LogWarning(
+          "the model was trained for {} positions and scales them dynamically up to {}: {} are "
+          "served, without scaling; a larger --max_seq_len scales the positions of all prompts",
+          spec.DefaultPositions(), spec.max_positions, spec.DefaultPositions());
+    }
+    BoundInput(values, spec, options.engine);
+    return opening;
   }
-  BoundInput(values, spec, options.engine);
-  return opening;
-}
 
-Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
-  ops::Backend& backend = *opening.backend;
-  const OpenedPair& pair = opening.pair;
-  TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
-                          MemoryOf(opening.options, pair.target, ModelIndex::kTarget, backend));
-  ModelMemory draft;
-  if (pair.draft) {
-    TANDEM_ASSIGN_OR_RETURN(draft,
-                            MemoryOf(opening.options, *pair.draft, ModelIndex::kDraft, backend));
+  Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
+    ops::Backend& backend = *opening.backend;
+    const OpenedPair& pair = opening.pair;
+    TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
+                            MemoryOf(opening.options, pair.target, ModelIndex::kTarget, backend));
+    ModelMemory draft;
+    if (pair.draft) {
+      TANDEM_ASSIGN_OR_RETURN(draft,
+                              MemoryOf(opening.options, *pair.draft, ModelIndex::kDraft, backend));
+    }
+    const auto bytes_to_load = [&](const Opened& opened, ModelIndex index,
+                                   const ModelMemory& memory) {
+      const std::string key = StoreKeyOf(opening.options, opened, index, backend);
+      const auto found = store.Find(key, memory.max_positions);
+      return found == nullptr ? memory.weight_bytes : 0;
+    };
+    int64_t weight_bytes = bytes_to_load(pair.target, ModelIndex::kTarget, target);
+    if (pair.draft) weight_bytes += bytes_to_load(*pair.draft, ModelIndex::kDraft, draft);
+    const int64_t free_bytes = backend.FreeBytes();
+    if (weight_bytes > free_bytes) {
+      return FailedPrecondition(fmt::format("the weights need {}, {} are free",
+                                            FormatBytes(weight_bytes), FormatBytes(free_bytes)));
+    }
+    return PlanEngine(opening.options.engine, target, draft, backend, free_bytes - weight_bytes);
   }
-  const auto bytes_to_load = [&](const Opened& opened, ModelIndex index,
-                                 const ModelMemory& memory) {
-    const std::string key = StoreKeyOf(opening.options, opened, index, backend);
-    const auto found = store.Find(key, memory.max_positions);
-    return found == nullptr ? memory.weight_bytes : 0;
-  };
-  int64_t weight_bytes = bytes_to_load(pair.target, ModelIndex::kTarget, target);
-  if (pair.draft) weight_bytes += bytes_to_load(*pair.draft, ModelIndex::kDraft, draft);
-  const int64_t free_bytes = backend.FreeBytes();
-  if (weight_bytes > free_bytes) {
-    return FailedPrecondition(fmt::format("the weights need {}, {} are free",
-                                          FormatBytes(weight_bytes), FormatBytes(free_bytes)));
-  }
-  return PlanEngine(opening.options.engine, target, draft, backend, free_bytes - weight_bytes);
-}
 
-// What weights may be rounded to while loading.
-std::vector<std::pair<std::string_view, std::optional<QuantScheme>>> RoundedSchemes() {
-  using Element = QuantScheme::Element;
-  constexpr QuantScheme::Inputs kDynamic = QuantScheme::Inputs::kDynamic;
-  return {{"auto", std::nullopt},
-          {"fp8", Fp8Scheme(kDynamic)},
-          {"int8", QuantScheme{.element = Element::kInt8, .block_rows = 1, .inputs = kDynamic}},
-          {"int4", QuantScheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 128}}};
-}
+  // What weights may be rounded to while loading.
+  std::vector<std::pair<std::string_view, std::optional<QuantScheme>>> RoundedSchemes() {
+    using Element = QuantScheme::Element;
+    constexpr QuantScheme::Inputs kDynamic = QuantScheme::Inputs::kDynamic;
+    return {
+        {"auto", std::nullopt},
+        {"fp8", Fp8Scheme(kDynamic)},
+        {"int8", QuantScheme{.element = Element::kInt8, .block_rows = 1, .inputs = kDynamic}},
+        {"int4", QuantScheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 128}}};
+  }
 
 }  // namespace
 
@@ -329,8 +359,9 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
   static const BoundOptions<ModelOptions> rows({
       BindOption<ModelOptions, &ModelOptions::target>(
           {.name = "model",
-           .meaning = "Target: a Hugging Face folder, a checkpoint or an engine; the embedded pair "
-                      "when left out",
+           .meaning =
+               "Target: a Hugging Face folder, a checkpoint or an engine, an archive of one, "
+               "OWNER/MODEL of a hub, or s3://BUCKET/PATH; the embedded pair when left out",
            .group = kModels,
            .alias = "engine_dir|engine|-E",
            .position = Position::kOptional}),
@@ -377,8 +408,13 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
 }
 
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
-  return Join({ModelOptionRows().specs(), FolderOptionRows().specs(), ConfigOptionRows().specs(),
-               own, EngineOptionRows().specs(), BackendOptionRows().specs()});
+  TANDEM_ASSIGN_OR_RETURN(pair.target,
+                          OpenFolder(target, names.target, dtype, options.models.config));
+  if (!draft.empty() && !WithoutDraft(options)) {
+    TANDEM_ASSIGN_OR_RETURN(Opened opened,
+                            OpenFolder(draft, names.draft, dtype, options.models.config.OfDraft()));
+    own, EngineOptionRows().specs(), BackendOptionRows().specs()
+  });
 }
 
 Result<std::filesystem::path> EmbeddedPairFolder() {

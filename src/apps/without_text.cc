@@ -3,6 +3,7 @@
 #include "apps/calibration.h"
 #include "apps/describe_model.h"
 #include "apps/lmi_keys.h"
+#include "apps/local_model.h"
 #include "apps/verbs.h"
 
 namespace tandem::apps {
@@ -27,6 +28,15 @@ Result<std::vector<Request>> DictionaryQuestions(const Session&, size_t) {
 Result<std::vector<std::shared_ptr<const TokenConstraint>>> DummyGrammars(
     const Session&, std::span<const Request>) {
   return Unimplemented("this build has no grammars: use a full build for bench --grammar");
+}
+
+Result<std::filesystem::path> LocalModel(const std::filesystem::path& named, const OptionValues&) {
+  return named;  // whoever opens it says that there is no such folder
+}
+
+Result<std::filesystem::path> LocalTokenizer(const std::filesystem::path& named,
+                                             const OptionValues&) {
+  return named;
 }
 
 Status BenchServe(const BenchOptions&, const OptionValues&, Console&) {

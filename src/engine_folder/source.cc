@@ -1,6 +1,5 @@
 #include "engine_folder/source.h"
 
-#include <algorithm>
 #include <array>
 #include <utility>
 
@@ -67,27 +66,11 @@ Status OpenWeights(const fs::path& path, std::optional<DType> dtype, const Confi
   return Internal("a dummy has no folder");
 }
 
-// "owner/model" where there is no folder "owner".
-bool LooksLikeHubName(const fs::path& path) {
-  const std::string name = path.string();
-  if (std::ranges::count(name, '/') != 1 || name.ends_with('/')) return false;
-  std::error_code ignored;
-  return path.has_parent_path() && !fs::exists(path.parent_path(), ignored);
-}
-
-Status Absent(const fs::path& path) {
-  return NotFound(path.string() + ": does not exist" +
-                  (LooksLikeHubName(path)
-                       ? "; models are not downloaded: if this is a name on the "
-                         "Hugging Face Hub, download it first and give its folder"
-                       : ""));
-}
-
-// That there is a folder; what to do with a name on the Hugging Face Hub.
 Status CheckModelFolder(const fs::path& path) {
   std::error_code error;
   if (!fs::exists(path, error)) {
-    return error ? FailedPrecondition(path.string() + ": " + error.message()) : Absent(path);
+    return error ? FailedPrecondition(path.string() + ": " + error.message())
+                 : NotFound(path.string() + ": does not exist");
   }
   if (!fs::is_directory(path, error)) {
     return InvalidArgument(path.string() +

@@ -72,6 +72,7 @@ class Downloader {
       : explain_(explain), options_(options), report_(what, options.progress) {}
 
   Status Plan(std::span<const RemoteFile> files) {
+    const MutexLock lock(mutex_);  // nobody else is there yet
     int64_t bytes = 0;
     int64_t missing = 0;
     for (const RemoteFile& remote : files) {
@@ -95,14 +96,15 @@ class Downloader {
 
   Status Run() {
     for (Job* job : complete_) TANDEM_RETURN_IF_ERROR(Finish(*job));
-    const size_t count =
-        std::min(work_.size(), static_cast<size_t>(std::max(options_.connections, 1)));
     std::vector<std::thread> workers;
+    int count = 0;
     {
       const MutexLock lock(mutex_);
-      running_ = static_cast<int>(count);
+      count = static_cast<int>(
+          std::min(work_.size(), static_cast<size_t>(std::max(options_.connections, 1))));
+      running_ = count;
     }
-    for (size_t i = 0; i < count; ++i) workers.emplace_back([this] { Work(); });
+    for (int i = 0; i < count; ++i) workers.emplace_back([this] { Work(); });
     {
       MutexLock lock(mutex_);
       while (running_ > 0) {

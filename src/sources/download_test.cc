@@ -206,6 +206,13 @@ TEST_F(DownloadTest, AServerThatStaysDownIsGivenUp) {
   ExpectNone();
 }
 
+TEST_F(DownloadTest, AHostWithoutAnAddressIsGivenUp) {
+  // Longer than names may be: nobody is asked for it.
+  const Status status = Download(Remote("http://" + std::string(64, 'x') + "/"));
+  EXPECT_EQ(status.code(), Code::kUnavailable);
+  EXPECT_THAT(status.message(), HasSubstr("Could not resolve host"));
+}
+
 TEST_F(DownloadTest, ABodyThatStopsIsAskedForAgain) {
   options_.part_bytes = 1 << 20;
   std::atomic<int> calls{0};
@@ -218,6 +225,13 @@ TEST_F(DownloadTest, ABodyThatStopsIsAskedForAgain) {
   ExpectWhole();
   ASSERT_EQ(server.Requests().size(), 2u);
   EXPECT_EQ(server.Requests()[1].Header("range"), "bytes=99999-99999");
+}
+
+TEST_F(DownloadTest, AnAddressThatCannotBeAskedIsNamed) {
+  for (const char* url : {"ftp://127.0.0.1/x", "http://[::1", "127.0.0.1 x"}) {
+    const Status status = Download(Remote(url));
+    EXPECT_EQ(status.code(), Code::kFailedPrecondition) << url << ": " << status.message();
+  }
 }
 
 TEST_F(DownloadTest, ARedirectToAnotherHostCarriesNoCredentials) {

@@ -174,9 +174,10 @@ Result<HttpResponse> HttpSession::SendOnce(const HttpRequest& request, const std
   std::array<char, CURL_ERROR_SIZE> error{};
   HeaderList headers;
   for (const std::string& header : request.headers) headers.Add(header);
+  CURLcode refused = CURLE_OK;
   const auto set = [&](CURLoption option, auto value) {
     const CURLcode code = curl_easy_setopt(curl, option, value);
-    TANDEM_CHECK(code == CURLE_OK || code == CURLE_UNKNOWN_OPTION, curl_easy_strerror(code));
+    if (refused == CURLE_OK) refused = code;
   };
   set(CURLOPT_ERRORBUFFER, error.data());
   set(CURLOPT_NOSIGNAL, 1L);
@@ -187,7 +188,8 @@ Result<HttpResponse> HttpSession::SendOnce(const HttpRequest& request, const std
   set(CURLOPT_CONNECTTIMEOUT, static_cast<long>(request.connect.count()));
   set(CURLOPT_LOW_SPEED_LIMIT, 1L);
   set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(request.stall.count()));
-  set(CURLOPT_BUFFERSIZE, 512L << 10);
+  // Refused after some failures, by versions that still hold the old one then.
+  curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, 512L << 10);
   if (!request.use_proxy) set(CURLOPT_PROXY, "");
   static const std::string kSystem = SystemCertificates();
   const std::string& trusted = certificates_.empty() ? kSystem : certificates_.native();
@@ -222,6 +224,10 @@ Result<HttpResponse> HttpSession::SendOnce(const HttpRequest& request, const std
   set(CURLOPT_HEADERDATA, &transfer);
   set(CURLOPT_WRITEFUNCTION, &Transfer::TakeBody);
   set(CURLOPT_WRITEDATA, &transfer);
+  if (refused != CURLE_OK) {
+    return FailedPrecondition(
+        fmt::format("{}: cannot be asked: {}", AuthorityOf(url), curl_easy_strerror(refused)));
+  }
   const CURLcode code = curl_easy_perform(curl);
   long status = 0;
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);

@@ -54,6 +54,9 @@ class HubModel {
         LogWarning("{}; {} is taken from the cache as it is", listing.status().message(), id_);
         return cached;
       }
+      return Unavailable(
+          fmt::format("there is no folder {}, and the hub cannot be asked for it: {}", id_,
+                      listing.status().message()));
     }
     TANDEM_RETURN_IF_ERROR(listing.status());
     return FetchFiles(*listing);
@@ -121,7 +124,10 @@ class HubModel {
     std::vector<std::string> names;
     for (const HubFile& file : listing.files) names.push_back(file.name);
     ModelFiles chosen = ChooseModelFiles(names);
-    if (!options_.with_weights) chosen.weights.clear(), chosen.index.clear();
+    if (!options_.with_weights) {
+      chosen.weights.clear();
+      chosen.index.clear();
+    }
     NameCode(id_, chosen.left_alone);
     TANDEM_RETURN_IF_ERROR(CheckReadable(names, chosen));
     if (!chosen.index.empty()) chosen.settings.push_back(chosen.index);

@@ -541,12 +541,6 @@ class VerbsTest(unittest.TestCase):
             os.close(writes)
             self.assertEqual((process.returncode, process.stderr), (-signal.SIGPIPE, b""))
 
-    def test_no_verb_downloads_a_model_and_all_say_so(self):
-        for arguments in (["run", "owner/Model", "--input_text", "x"], ["convert", "--model_dir", "owner/Model", "--output_dir", "out"]):
-            done = tandem(*arguments, check=False)
-            self.assertEqual(done.returncode, 3, done.stderr)
-            self.assertIn("models are not downloaded", done.stderr)
-
     def test_run_prints_json_alone(self):
         done = json.loads(tandem("run", "--input_text", QUESTION, "--json").stdout)
         self.assertEqual(done[0]["outputs"][0]["text"], KEY["tandem"])

@@ -1,0 +1,36 @@
+// Models that the command line names may have to be downloaded or unpacked first (sources/). Called
+// from one thread.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <string_view>
+
+#include "base/bound_options.h"
+#include "base/status.h"
+
+namespace tandem::apps {
+
+struct SourceChoice {
+  std::string revision;
+  std::filesystem::path download_dir;
+  bool offline = false;
+};
+
+// For every verb that reads a model.
+const BoundOptions<SourceChoice>& SourceOptionRows();
+
+// What such an option accepts.
+inline constexpr std::string_view kFolderToRead =
+    "Hugging Face folder to read, an archive of one, OWNER/MODEL of a hub, or s3://BUCKET/PATH";
+
+// The local folder of a model: what is to be downloaded or unpacked is, and the one folder that an
+// archive holds is entered. Everything else is returned as it is, whether it exists or not.
+// `values` are those of a verb with the rows above. Shows progress.
+Result<std::filesystem::path> LocalModel(const std::filesystem::path& named,
+                                         const OptionValues& values);
+// The same without the weights of a hub's model.
+Result<std::filesystem::path> LocalTokenizer(const std::filesystem::path& named,
+                                             const OptionValues& values);
+
+}  // namespace tandem::apps
