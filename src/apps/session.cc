@@ -9,6 +9,9 @@
 #include <utility>
 
 #include "apps/config_rows.h"
+#include "apps/lmi_artifact.h"
+#include "apps/load_quantization.h"
+#include "apps/quantized_model.h"
 #include "base/log.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/option_rows.h"
@@ -42,15 +45,22 @@ Opened WithName(ModelSource source, std::string name) {
   return opened;
 }
 
-Result<Opened> OpenFolder(const std::filesystem::path& path, const ConfigOptions& config) {
-  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path, std::nullopt, config));
-  // "dictionary/target": the last folder alone is often a role or a version.
+std::filesystem::path WholePath(const std::filesystem::path& path) {
   std::error_code error;
   const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
-  const std::filesystem::path& whole = error ? path : canonical;
-  Opened opened =
-      WithName(std::move(source), (whole.parent_path().filename() / whole.filename()).string());
-  opened.model.path = whole;
+  return error ? path : canonical;
+}
+
+// "dictionary/target": the last folder alone is often a role or a version.
+std::string NameOf(const std::filesystem::path& path) {
+  const std::filesystem::path whole = WholePath(path);
+  return (whole.parent_path().filename() / whole.filename()).string();
+}
+
+Result<Opened> OpenFolder(const std::filesystem::path& path, const ConfigOptions& config) {
+  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path, std::nullopt, config));
+  Opened opened = WithName(std::move(source), NameOf(path));
+  opened.model.path = WholePath(path);
   return opened;
 }
 
@@ -103,19 +113,61 @@ Result<OpenedPair> OpenDummyPair(const SessionOptions& options, ops::Backend& ba
   return pair;
 }
 
-Result<OpenedPair> OpenPair(const SessionOptions& options, ops::Backend& backend) {
-  if (!options.models.dummy.empty()) return OpenDummyPair(options, backend);
-  std::filesystem::path target = options.models.target;
-  std::filesystem::path draft = options.models.draft;
-  OpenedPair pair;
-  if (target.empty()) {
-    if (!draft.empty()) return InvalidArgument("--draft: names a draft without a target");
-    TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, EmbeddedPairFolder());
-    target = folder / "target";
-    draft = folder / "draft";
-    pair.embedded = true;
+// The folders of a pair. `opened`: that of the target, which for an artifact and for a model that
+// is quantized at load is another one than the named one.
+struct PairFolders {
+  std::filesystem::path target;
+  std::filesystem::path opened;
+  std::filesystem::path draft;  // empty without one
+  bool embedded = false;
+};
+
+// Quantizes the target if that is asked for and was not done before; without a console, which tells
+// of it, that is an error. Nothing for a dummy.
+Result<PairFolders> FindFolders(const SessionOptions& options, const LoadQuantization& load,
+                                const Console* console) {
+  const ModelOptions& models = options.models;
+  PairFolders folders{.target = models.target, .opened = {}, .draft = models.draft};
+  const std::optional<LmiQuantization> quantization = load.Asked();
+  if (quantization && models.quantize) {
+    return InvalidArgument(
+        "--quantize, --weights: both say how weights are quantized; leave out one of the two");
   }
-  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(target, options.models.config));
+  if (!models.dummy.empty()) {
+    if (!quantization) return folders;
+    return InvalidArgument(
+        "--quantize: a dummy has no weights to calibrate; --weights rounds them");
+  }
+  if (models.target.empty()) {
+    if (!models.draft.empty()) return InvalidArgument("--draft: names a draft without a target");
+    TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path pair, EmbeddedPairFolder());
+    folders.target = pair / "target";
+    folders.draft = pair / "draft";
+    folders.embedded = true;
+  }
+  TANDEM_ASSIGN_OR_RETURN(folders.opened, EngineOfArtifact(folders.target));
+  if (!folders.draft.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(folders.draft, EngineOfArtifact(folders.draft));
+  }
+  if (!quantization) return folders;
+  TANDEM_ASSIGN_OR_RETURN(folders.opened, QuantizedModel(folders.opened, *quantization,
+                                                         {.tokenizer_dir = models.tokenizer_dir,
+                                                          .config = models.config,
+                                                          .calib_dataset = load.calib_dataset,
+                                                          .only_kept = console == nullptr,
+                                                          .backend = options.backend,
+                                                          .console = console}));
+  return folders;
+}
+
+Result<OpenedPair> OpenPair(const SessionOptions& options, const PairFolders& folders,
+                            ops::Backend& backend) {
+  if (!options.models.dummy.empty()) return OpenDummyPair(options, backend);
+  const std::filesystem::path& draft = folders.draft;
+  OpenedPair pair;
+  pair.embedded = folders.embedded;
+  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(folders.opened, options.models.config));
+  pair.target.model.name = NameOf(folders.target);
   if (!draft.empty() && !WithoutDraft(options)) {
     TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenFolder(draft, options.models.config.OfDraft()));
     pair.draft = std::make_unique<Opened>(std::move(opened));
@@ -236,17 +288,22 @@ struct Opening {
   OpenedPair pair;
 };
 
-Result<Opening> Open(const OptionValues& values, SharedDevices& devices,
+// `console`: as FindFolders.
+Result<Opening> Open(const OptionValues& values, SharedDevices& devices, const Console* console,
                      const std::function<void(EngineOptions&)>& adjust = {}) {
   Opening opening;
   SessionOptions& options = opening.options;
   options.models = ModelOptionRows().Read(values);
   options.models.config = ConfigOptionRows().Read(values);
+  const LoadQuantization load = LoadQuantizationRows().Read(values);
+  NameIdleQuantization(values, load);
   options.backend = BackendOptionRows().Read(values);
+  // Before there is a backend: quantizing needs the memory and the threads of its own.
+  TANDEM_ASSIGN_OR_RETURN(const PairFolders folders, FindFolders(options, load, console));
   TANDEM_ASSIGN_OR_RETURN(opening.backend, devices.BackendFor(options.backend));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
-  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, *opening.backend));
+  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, *opening.backend));
   if (adjust) adjust(options.engine);
   const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
   const ModelSpec& spec = opening.pair.target.model.spec;
@@ -352,8 +409,9 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
 }
 
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
-  return Join({ModelOptionRows().specs(), ConfigOptionRows().specs(), own,
-               EngineOptionRows().specs(), BackendOptionRows().specs()});
+  return Join({ModelOptionRows().specs(), ConfigOptionRows().specs(),
+               LoadQuantizationRows().specs(), own, EngineOptionRows().specs(),
+               BackendOptionRows().specs()});
 }
 
 Result<std::filesystem::path> EmbeddedPairFolder() {
@@ -391,7 +449,7 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
                                              SharedResources* shared) {
   SharedResources own;
   if (shared == nullptr) shared = &own;
-  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, shared->devices, adjust));
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, shared->devices, &console, adjust));
   TANDEM_RETURN_IF_ERROR(PlanOf(opening, shared->weights).status());
   OpenedPair& pair = opening.pair;
   auto session = std::make_unique<Session>();
@@ -419,7 +477,7 @@ std::string ShowMemoryLine(const MemoryLine& line) {
 
 Result<SessionPlan> PlanSession(const OptionValues& values) {
   SharedResources own;
-  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, own.devices));
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, own.devices, nullptr));
   SessionPlan plan;
   TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(opening, own.weights));
   plan.target = opening.pair.target.model.name;
