@@ -1,0 +1,31 @@
+// ModelLoader: loads and unloads models of djl-serving's management routes by their address.
+// Whoever starts the server implements it (serve knows no files); it outlives the server. Calls
+// come one at a time, on the thread of kserve::Repository's control.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "base/status.h"
+
+namespace tandem::serve::lmi {
+
+struct LoadRequest {
+  std::string name;  // under which it is served; [A-Za-z0-9._-], not empty
+  std::string url;   // a folder, "file:" before it or not, or what else the loader understands
+};
+
+class ModelLoader {
+ public:
+  virtual ~ModelLoader() = default;
+  // Loads a model and adds it to the registry and the repository under `name`. FAILED_PRECONDITION
+  // with Reason::kAlreadyExists where the name is taken, RESOURCE_EXHAUSTED where memory is short,
+  // NOT_FOUND where there is nothing at the url, UNIMPLEMENTED for a kind of url it does not know.
+  virtual Status Load(const LoadRequest& request) = 0;
+  // Unloads what Load or the start has loaded. NOT_FOUND without such a model.
+  virtual Status Unload(std::string_view name) = 0;
+  // Where a served model came from, as it was given; empty if that is not known. Any thread.
+  virtual std::string UrlOf(std::string_view name) const = 0;
+};
+
+}  // namespace tandem::serve::lmi
