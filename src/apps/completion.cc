@@ -1,4 +1,5 @@
 #include "apps/help.h"
+#include "apps/lmi_keys.h"
 #include "apps/verbs.h"
 
 namespace tandem::apps {
@@ -12,9 +13,14 @@ const BoundOptions<CompletionOptions>& Rows() {
   static const BoundOptions<CompletionOptions> rows({
       BindChoice<CompletionOptions, &CompletionOptions::page>(
           {.name = "shell",
-           .meaning = "bash or zsh: the completion script; markdown: the reference of all verbs",
+           .meaning =
+               "bash or zsh: the completion script; markdown: the reference of all verbs; lmi: "
+               "the keys of SageMaker's LMI containers",
            .position = Position::kOptional},
-          {{"bash", BashCompletion}, {"zsh", ZshCompletion}, {"markdown", CommandLineReference}}),
+          {{"bash", BashCompletion},
+           {"zsh", ZshCompletion},
+           {"markdown", CommandLineReference},
+           {"lmi", LmiKeysMarkdown}}),
   });
   return rows;
 }

@@ -38,7 +38,8 @@ const BoundOptions<LlgtrtOptions>& Rows() {
                                .meaning = "File of the chat template, instead of the model's and "
                                           "the configuration's"}),
       Sets<&O::print_config>(
-          {.name = "print_config", .meaning = "Show the merged configuration and exit"}),
+          {.name = "print_config",
+           .meaning = "Show the merged configuration, llgtrt's or an LMI container's, and exit"}),
       Sets<&O::print_complete_config>({.name = "print_complete_config",
                                        .meaning = "Show it with what the tokenizer's files say, "
                                                   "and exit"}),
@@ -163,13 +164,14 @@ void SetLevel(const LlgtrtOptions& options) {
 
 std::vector<OptionSpec> LlgtrtOptionRows() { return Join({Rows().specs(), kNotHere}); }
 
-Result<LlgtrtServing> TakeLlgtrt(OptionValues& values) {
+Result<LlgtrtServing> TakeLlgtrt(OptionValues& values, bool models_elsewhere) {
   const LlgtrtOptions options = Rows().Read(values);
   SetLevel(options);
   TANDEM_RETURN_IF_ERROR(CheckRefused(values));
   const bool prints =
       options.print_config || options.print_complete_config || options.print_chat_template;
   LlgtrtServing serving;
+  if (models_elsewhere) return serving;
   if (!ServeOptionsFrom(values).model_repo.empty()) {
     TANDEM_RETURN_IF_ERROR(CheckWithRepository(values));
     return serving;

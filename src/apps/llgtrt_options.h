@@ -39,7 +39,8 @@ struct LlgtrtServing {
 
 // Reads the options and files, sets the log's level, and gives options in `values` that are not
 // set their values. The files are those that the options name, else those in the target's folder.
-// INVALID_ARGUMENT for options that would have no effect.
-Result<LlgtrtServing> TakeLlgtrt(OptionValues& values);
+// INVALID_ARGUMENT for options that would have no effect. `models_elsewhere`: MODEL is not what is
+// served, so its folder is not looked into.
+Result<LlgtrtServing> TakeLlgtrt(OptionValues& values, bool models_elsewhere = false);
 
 }  // namespace tandem::apps

@@ -1,10 +1,15 @@
 // `tandem serve`: serves models over HTTP and gRPC.
+#include <unistd.h>
+
+#include <csignal>
+#include <cstdlib>
 #include <optional>
 #include <string>
 
 #include "apps/grammar_options.h"
 #include "apps/legacy_options.h"
 #include "apps/llgtrt_options.h"
+#include "apps/lmi_serving.h"
 #include "apps/output_file.h"
 #include "apps/serve_models.h"
 #include "apps/serve_options.h"
@@ -38,8 +43,18 @@ class FirstBackend {
   std::shared_ptr<ops::Backend> backend_ TANDEM_GUARDED_BY(mutex_);
 };
 
-Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt, const ServeOptions& options,
-             Console& console) {
+// The first process of a container has no default action for signals, so while models are loaded it
+// would ignore them. From its start on the server handles them.
+void EndAtSignals() {
+  if (::getpid() != 1) return;
+  struct sigaction action{};
+  action.sa_handler = [](int signal) { std::_Exit(128 + signal); };
+  ::sigaction(SIGTERM, &action, nullptr);
+  ::sigaction(SIGINT, &action, nullptr);
+}
+
+Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
+             const std::optional<LmiServing>& lmi, const ServeOptions& options, Console& console) {
   TANDEM_RETURN_IF_ERROR(SetTritonLog(values));
   for (const auto& file : llgtrt.files) console.Say("configuration: " + file.string());
   NameLegacyOptions(values, LegacyServeRows());
@@ -80,7 +95,8 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt, const Serv
     if (is_starting) served.engines.push_back(engine);
     return engine;
   };
-  TANDEM_RETURN_IF_ERROR(OpenModels(options, open, values, served));
+  TANDEM_RETURN_IF_ERROR(lmi ? OpenLmiModels(*lmi, SystemLmiAccess(), options, open, values, served)
+                             : OpenModels(options, open, values, served));
   is_starting = false;
   TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, served.registry,
                                                                   served.models, metrics));
@@ -96,17 +112,25 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt, const Serv
 // What the server says goes to the file with its log, as readers of the log expect. The error that
 // ends it is told to whoever started it as well.
 Status Run(const OptionValues& given, Console& console) {
+  EndAtSignals();
   OptionValues values = given;
-  TANDEM_ASSIGN_OR_RETURN(const LlgtrtServing llgtrt, TakeLlgtrt(values));
+  TANDEM_ASSIGN_OR_RETURN(const std::optional<LmiServing> lmi,
+                          LmiServing::Take(ProcessEnvironment(), values));
+  if (lmi && values.Flag(*values.Find("print_config"))) {
+    TANDEM_ASSIGN_OR_RETURN(const std::string shown, lmi->Show());
+    console.SayPart(shown);
+    return console.status();
+  }
+  TANDEM_ASSIGN_OR_RETURN(const LlgtrtServing llgtrt, TakeLlgtrt(values, lmi.has_value()));
   if (llgtrt.printed) {
     console.SayPart(*llgtrt.printed);
     return console.status();
   }
   const ServeOptions options = ServeOptionsFrom(values);
-  if (options.log_file.empty()) return Serve(values, llgtrt, options, console);
+  if (options.log_file.empty()) return Serve(values, llgtrt, lmi, options, console);
   auto file = OutputFile::Open(options.log_file);
   if (!file.ok()) return file.status().Annotate("--log_file");
-  Status status = Serve(values, llgtrt, options, console);
+  Status status = Serve(values, llgtrt, lmi, options, console);
   if (const Status& written = console.status(); !written.ok()) {
     status = written.Annotate("--log_file " + options.log_file);
   }
@@ -117,18 +141,20 @@ Status Run(const OptionValues& given, Console& console) {
 }  // namespace
 
 Command ServeCommand() {
-  return {.name = "serve",
-          .summary =
-              "Serve a target and its draft, or a model repository: the inference protocol (KServe "
-              "v2, as Triton) over HTTP and gRPC, and the OpenAI API",
-          .examples =
-              "  tandem serve                          # the embedded pair on 127.0.0.1:8000\n"
-              "  tandem serve MODEL DRAFT --port 8080 --grpc_port 8001\n"
-              "  tandem serve --model_repo REPO        # folders with a config.pbtxt each\n"
-              "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n"
-              "  tandem serve MODEL DRAFT --as_llgtrt --debug   # as launch-llgtrt.sh starts it\n",
-          .options = SessionOptionRows(ServeOptionRows()),
-          .run = Run};
+  return {
+      .name = "serve",
+      .summary =
+          "Serve a target and its draft, or a model repository: the inference protocol (KServe "
+          "v2, as Triton) over HTTP and gRPC, and the OpenAI API",
+      .examples =
+          "  tandem serve                          # the embedded pair on 127.0.0.1:8000\n"
+          "  tandem serve MODEL DRAFT --port 8080 --grpc_port 8001\n"
+          "  tandem serve --model_repo REPO        # folders with a config.pbtxt each\n"
+          "  tandem serve MODEL --host 0.0.0.0 --api_key_file keys.txt\n"
+          "  tandem serve FOLDER                   # with a serving.properties: as LMI containers\n"
+          "  tandem serve MODEL DRAFT --as_llgtrt --debug   # as launch-llgtrt.sh starts it\n",
+      .options = SessionOptionRows(ServeOptionRows()),
+      .run = Run};
 }
 
 }  // namespace tandem::apps

@@ -8,11 +8,12 @@ namespace tandem::apps {
 namespace {
 
 // One pair under the names that clients know.
-Status ServePair(const ServeOptions& options, const ModelRepository::OpenEngine& open,
-                 const OptionValues& values, ServedModels& served) {
+Status ServePair(const std::string& name, const ServeOptions& options,
+                 const ModelRepository::OpenEngine& open, const OptionValues& values,
+                 ServedModels& served) {
   TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedEngine> engine, open(values));
-  TANDEM_RETURN_IF_ERROR(served.registry.Add(options.served_model_name, ServiceOf(engine),
-                                             serve::kserve::TextModelNames()));
+  TANDEM_RETURN_IF_ERROR(
+      served.registry.Add(name, ServiceOf(engine), serve::kserve::TextModelNames()));
   TANDEM_ASSIGN_OR_RETURN(const serve::ModelPtr model, served.registry.Default());
   AddEngineModels(served.models, model, engine->session->engine->options().max_batch_size,
                   options.decoupled);
@@ -39,8 +40,32 @@ Status ServeRepository(const ServeOptions& options, const ModelRepository::OpenE
 
 Status OpenModels(const ServeOptions& options, const ModelRepository::OpenEngine& open,
                   const OptionValues& values, ServedModels& served) {
-  return options.model_repo.empty() ? ServePair(options, open, values, served)
-                                    : ServeRepository(options, open, values, served);
+  return options.model_repo.empty()
+             ? ServePair(options.served_model_name, options, open, values, served)
+             : ServeRepository(options, open, values, served);
+}
+
+Status OpenLmiModels(const LmiServing& lmi, const LmiAccess& access, const ServeOptions& options,
+                     const ModelRepository::OpenEngine& open, const OptionValues& values,
+                     ServedModels& served) {
+  for (size_t i = 0; i < lmi.num_models(); ++i) {
+    const std::string& name = lmi.name(i);
+    Result<OptionValues> own = lmi.ModelValues(i, values, access);
+    if (!own.ok()) return own.status().Annotate("model " + name);
+    if (i == 0) {
+      const OptionSpec* renamed = values.Find("served_model_name");
+      const bool is_renamed = renamed != nullptr && values.IsSet(*renamed);
+      TANDEM_RETURN_IF_ERROR(
+          ServePair(is_renamed ? options.served_model_name : name, options, open, *own, served));
+      continue;
+    }
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedEngine> engine, open(*own));
+    TANDEM_RETURN_IF_ERROR(served.registry.Add(name, ServiceOf(engine)));
+    TANDEM_ASSIGN_OR_RETURN(const serve::ModelPtr model, served.registry.Find(name));
+    served.models.Add(serve::kserve::MakeTextModel(
+        model, name, engine->session->engine->options().max_batch_size));
+  }
+  return {};
 }
 
 }  // namespace tandem::apps

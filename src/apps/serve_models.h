@@ -5,6 +5,7 @@
 #include <memory>
 #include <vector>
 
+#include "apps/lmi_serving.h"
 #include "apps/model_repository.h"
 #include "apps/serve_options.h"
 #include "apps/served_engine.h"
@@ -26,5 +27,11 @@ struct ServedModels {
 // opened.
 Status OpenModels(const ServeOptions& options, const ModelRepository::OpenEngine& open,
                   const OptionValues& values, ServedModels& served);
+
+// The same for an LMI container's models. The first one also has the names that clients of the
+// inference protocol use.
+Status OpenLmiModels(const LmiServing& lmi, const LmiAccess& access, const ServeOptions& options,
+                     const ModelRepository::OpenEngine& open, const OptionValues& values,
+                     ServedModels& served);
 
 }  // namespace tandem::apps

@@ -9,6 +9,7 @@
 #include "apps/grammar_options.h"
 #include "apps/legacy_options.h"
 #include "apps/llgtrt_options.h"
+#include "apps/lmi_serving.h"
 #include "apps/session.h"
 #include "apps/triton_options.h"
 #include "base/file.h"
@@ -406,7 +407,8 @@ void SetServices(const ServeOptions& options, serve::ServerOptions& server) {
 
 std::vector<OptionSpec> ServeOptionRows() {
   return Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(),
-               GrammarRows().specs(), TritonOptionRows(), LlgtrtOptionRows(), LegacyServeRows()});
+               GrammarRows().specs(), TritonOptionRows(), LlgtrtOptionRows(), LmiOptionRows(),
+               LegacyServeRows()});
 }
 
 ServeOptions ServeOptionsFrom(const OptionValues& values) { return ServeRows().Read(values); }

@@ -19,6 +19,27 @@
 namespace tandem::apps {
 namespace {
 
+// How Hugging Face folders are read.
+struct FolderOptions {
+  std::optional<DType> dtype;  // of the arithmetic; else their own
+};
+
+const BoundOptions<FolderOptions>& FolderOptionRows() {
+  static const BoundOptions<FolderOptions> rows({
+      BindChoice<FolderOptions, &FolderOptions::dtype>(
+          {.name = "dtype",
+           .meaning =
+               "Type that Hugging Face folders are computed in, target and draft; auto: each "
+               "in its own. Checkpoints and engines have theirs",
+           .group = "Models"},
+          {{"auto", std::nullopt},
+           {"float16", DType::kF16},
+           {"bfloat16", DType::kBF16},
+           {"float32", DType::kF32}}),
+  });
+  return rows;
+}
+
 bool IsPairFolder(const std::filesystem::path& folder) {
   std::error_code ignored;
   return std::filesystem::is_directory(folder / "target", ignored);
@@ -57,8 +78,9 @@ std::string NameOf(const std::filesystem::path& path) {
   return (whole.parent_path().filename() / whole.filename()).string();
 }
 
-Result<Opened> OpenFolder(const std::filesystem::path& path, const ConfigOptions& config) {
-  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path, std::nullopt, config));
+Result<Opened> OpenFolder(const std::filesystem::path& path, std::optional<DType> dtype,
+                          const ConfigOptions& config) {
+  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path, dtype, config));
   Opened opened = WithName(std::move(source), NameOf(path));
   opened.model.path = WholePath(path);
   return opened;
@@ -125,7 +147,7 @@ struct PairFolders {
 // Quantizes the target if that is asked for and was not done before; without a console, which tells
 // of it, that is an error. Nothing for a dummy.
 Result<PairFolders> FindFolders(const SessionOptions& options, const LoadQuantization& load,
-                                const Console* console) {
+                                std::optional<DType> dtype, const Console* console) {
   const ModelOptions& models = options.models;
   PairFolders folders{.target = models.target, .opened = {}, .draft = models.draft};
   const std::optional<LmiQuantization> quantization = load.Asked();
@@ -150,26 +172,29 @@ Result<PairFolders> FindFolders(const SessionOptions& options, const LoadQuantiz
     TANDEM_ASSIGN_OR_RETURN(folders.draft, EngineOfArtifact(folders.draft));
   }
   if (!quantization) return folders;
-  TANDEM_ASSIGN_OR_RETURN(folders.opened, QuantizedModel(folders.opened, *quantization,
-                                                         {.tokenizer_dir = models.tokenizer_dir,
-                                                          .config = models.config,
-                                                          .calib_dataset = load.calib_dataset,
-                                                          .only_kept = console == nullptr,
-                                                          .backend = options.backend,
-                                                          .console = console}));
+  TANDEM_ASSIGN_OR_RETURN(folders.opened,
+                          QuantizedModel(folders.opened, *quantization,
+                                         {.tokenizer_dir = models.tokenizer_dir,
+                                          .config = models.config,
+                                          .dtype = dtype ? std::string(DTypeName(*dtype)) : "auto",
+                                          .calib_dataset = load.calib_dataset,
+                                          .only_kept = console == nullptr,
+                                          .backend = options.backend,
+                                          .console = console}));
   return folders;
 }
 
 Result<OpenedPair> OpenPair(const SessionOptions& options, const PairFolders& folders,
-                            ops::Backend& backend) {
+                            std::optional<DType> dtype, ops::Backend& backend) {
   if (!options.models.dummy.empty()) return OpenDummyPair(options, backend);
   const std::filesystem::path& draft = folders.draft;
   OpenedPair pair;
   pair.embedded = folders.embedded;
-  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(folders.opened, options.models.config));
+  TANDEM_ASSIGN_OR_RETURN(pair.target, OpenFolder(folders.opened, dtype, options.models.config));
   pair.target.model.name = NameOf(folders.target);
   if (!draft.empty() && !WithoutDraft(options)) {
-    TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenFolder(draft, options.models.config.OfDraft()));
+    TANDEM_ASSIGN_OR_RETURN(Opened opened,
+                            OpenFolder(draft, dtype, options.models.config.OfDraft()));
     pair.draft = std::make_unique<Opened>(std::move(opened));
   }
   return pair;
@@ -295,15 +320,16 @@ Result<Opening> Open(const OptionValues& values, SharedDevices& devices, const C
   SessionOptions& options = opening.options;
   options.models = ModelOptionRows().Read(values);
   options.models.config = ConfigOptionRows().Read(values);
+  const std::optional<DType> dtype = FolderOptionRows().Read(values).dtype;
   const LoadQuantization load = LoadQuantizationRows().Read(values);
   NameIdleQuantization(values, load);
   options.backend = BackendOptionRows().Read(values);
   // Before there is a backend: quantizing needs the memory and the threads of its own.
-  TANDEM_ASSIGN_OR_RETURN(const PairFolders folders, FindFolders(options, load, console));
+  TANDEM_ASSIGN_OR_RETURN(const PairFolders folders, FindFolders(options, load, dtype, console));
   TANDEM_ASSIGN_OR_RETURN(opening.backend, devices.BackendFor(options.backend));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
-  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, *opening.backend));
+  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, dtype, *opening.backend));
   if (adjust) adjust(options.engine);
   const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
   const ModelSpec& spec = opening.pair.target.model.spec;
@@ -409,7 +435,7 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
 }
 
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
-  return Join({ModelOptionRows().specs(), ConfigOptionRows().specs(),
+  return Join({ModelOptionRows().specs(), FolderOptionRows().specs(), ConfigOptionRows().specs(),
                LoadQuantizationRows().specs(), own, EngineOptionRows().specs(),
                BackendOptionRows().specs()});
 }

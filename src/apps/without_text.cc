@@ -2,6 +2,7 @@
 #include "apps/bench.h"
 #include "apps/calibration.h"
 #include "apps/describe_model.h"
+#include "apps/lmi_keys.h"
 #include "apps/verbs.h"
 
 namespace tandem::apps {
@@ -12,6 +13,8 @@ Result<CalibrationTexts> ReadCalibrationTexts(const std::filesystem::path&,
                                               const CalibrationOptions&, const ConfigOptions&) {
   return Unimplemented("this build has no tokenizer to read calibration texts with");
 }
+
+std::string LmiKeysMarkdown() { return "this build has no server\n"; }
 
 Result<std::string> DescribeTokenizer(const std::filesystem::path&) {
   return Unimplemented("this build reads no tokenizers");

@@ -10,6 +10,9 @@ namespace tandem {
 // 3629: no overlong forms, no surrogates, nothing above U+10FFFF).
 size_t Utf8SequenceLength(std::string_view text);
 
+// Whether all of `text` is well-formed.
+bool IsUtf8(std::string_view text);
+
 // Number of characters (code points) of well-formed text.
 size_t CountCharacters(std::string_view text);
 

@@ -144,15 +144,6 @@ Result<PickledTensor> Settle(std::string_view name, const Storage& storage, DTyp
                        .begin = static_cast<uint64_t>(begin)};
 }
 
-bool IsUtf8(std::string_view text) {
-  while (!text.empty()) {
-    const size_t length = Utf8SequenceLength(text);
-    if (length == 0) return false;
-    text.remove_prefix(length);
-  }
-  return true;
-}
-
 class PickleReader {
  public:
   explicit PickleReader(std::string_view pickle) : pickle_(pickle) {}

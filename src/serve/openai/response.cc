@@ -18,15 +18,6 @@
 namespace tandem::serve::openai {
 namespace {
 
-bool IsUtf8(std::string_view bytes) {
-  while (!bytes.empty()) {
-    const size_t length = Utf8SequenceLength(bytes);
-    if (length == 0) return false;
-    bytes.remove_prefix(length);
-  }
-  return true;
-}
-
 void WriteChatToken(const TextCodec& codec, int32_t token, float logprob, JsonWriter& writer) {
   const std::string bytes = codec.TokenBytes(token);
   writer.Key("token").String(bytes).Key("logprob").Float(logprob).Key("bytes").BeginArray();

@@ -1,0 +1,71 @@
+// A server as SageMaker's LMI containers start it: which models, from where, under which names,
+// with which options. Main thread.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "apps/command.h"
+#include "apps/lmi_config.h"
+#include "apps/lmi_store.h"
+#include "base/bound_options.h"
+
+namespace tandem::apps {
+
+std::vector<OptionSpec> LmiOptionRows();
+
+// The outside of a server that models come from.
+struct LmiAccess {
+  // The local folder of an archive, an address or a hub's model.
+  std::function<Result<std::filesystem::path>(const std::string& source,
+                                              const std::string& revision)>
+      fetch;
+};
+LmiAccess SystemLmiAccess();
+
+class LmiServing {
+ public:
+  // Finds out which models there are, and gives options that are not set the server's values. Empty
+  // where neither --as_lmi, nor the folder that MODEL names, nor without MODEL the environment or
+  // SageMaker's folder asks for an LMI container. `environment`: of the process.
+  static Result<std::optional<LmiServing>> Take(const Environment& environment,
+                                                OptionValues& values);
+
+  size_t num_models() const { return places_.size(); }
+  const std::string& name(size_t model) const { return places_[model].name; }
+  // Of the server's routes; those of models are the first one's.
+  const serve::lmi::Settings& http() const { return http_; }
+
+  // The server's options with those of a model: its folder is fetched if need be.
+  // What is worth telling is logged.
+  Result<OptionValues> ModelValues(size_t model, const OptionValues& values,
+                                   const LmiAccess& access) const;
+  // What was understood of all files and variables, as comments and properties. Nothing is fetched.
+  Result<std::string> Show() const;
+
+ private:
+  // A model's configuration, and the folder with its serving.properties (empty without one).
+  struct Model {
+    LmiConfig config;
+    std::filesystem::path folder;
+  };
+
+  Status TakeServer(OptionValues& values);
+  Status TakeAddress(OptionValues& values) const;
+  Result<Model> ReadModel(size_t model, const std::filesystem::path& folder) const;
+  Result<std::filesystem::path> SourceOf(const Model& model, const LmiAccess& access) const;
+
+  Environment environment_;
+  LmiContext context_;
+  std::filesystem::path config_file_;  // of the server; empty without one
+  LmiGivenKeys server_keys_;
+  LmiConfig server_;
+  std::vector<LmiModelPlace> places_;
+  serve::lmi::Settings http_;
+};
+
+}  // namespace tandem::apps
