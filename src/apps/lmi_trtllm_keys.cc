@@ -147,7 +147,7 @@ std::span<const LmiKey> QuantizationKeys() {
       Bool<[](S& s) -> auto& { return s.quantization.per_token; }>(
           "option.smoothquant_per_token", {{26, "false"}}, "activations with a scale a token"),
       Ignored("option.smoothquant_per_channel", {{26, "false"}},
-              "weights always have a scale an output, which is finer and not slower", "true"),
+              "weights always have a scale an output, which is finer and not slower"),
       Ignored("option.multi_query_mode", {{26, "false"}},
               "`config.json` says how heads share keys and values"),
       AwqFormat("option.awq_format"),
