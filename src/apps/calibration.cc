@@ -4,8 +4,6 @@
 
 #include <nlohmann/json.hpp>
 
-#include "apps/devices.h"
-#include "apps/interrupt.h"
 #include "base/log.h"
 #include "engine_folder/source.h"
 
@@ -48,6 +46,12 @@ const BoundOptions<CalibrationOptions>& CalibrationOptionRows() {
                                           .meaning = "Tokens of a sample, at most",
                                           .min = 1,
                                           .max = 1 << 20}),
+      Sets<&CalibrationOptions::batch_size>(
+          {.name = "calib_batch_size",
+           .meaning = "Samples that are run together, at most; 0: as many as fit in 2,048 tokens",
+           .min = 0,
+           .max = 1e6,
+           .alias = "batch_size"}),
       Sets<&CalibrationOptions::tokenizer_dir>(
           {.name = "tokenizer_dir",
            .meaning = "Folder of the tokenizer, whose files go along; default: the model's"}),
@@ -71,26 +75,36 @@ void SayWritten(const std::filesystem::path& output_dir, const WriteReport& repo
   console.Result(result);
 }
 
-Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console& console) {
-  const BackendOptions backend_options = BackendOptionRows().Read(values);
-  options.num_threads = backend_options.cpu.num_threads;
-  TANDEM_ASSIGN_OR_RETURN(const auto backend, MakeBackend(backend_options));
-  const CalibrationOptions calibration = CalibrationOptionRows().Read(values);
+Result<QuantizedReport> CalibrateAndQuantize(QuantizeOptions options,
+                                             const CalibrationOptions& calibration,
+                                             const BackendOptions& backend,
+                                             const Interrupt& interrupt, Console& console) {
+  options.num_threads = backend.cpu.num_threads;
   options.tokenizer_dir = calibration.tokenizer_dir;
+  options.batch_samples = calibration.batch_size;
+  TANDEM_ASSIGN_OR_RETURN(const auto made, MakeBackend(backend));
   CalibrationTexts texts;
   if (options.recipe.calibrates()) {
     TANDEM_ASSIGN_OR_RETURN(texts,
                             ReadCalibrationTexts(options.model_dir, calibration, options.config));
   }
-  const Interrupt interrupt;
   const QuantizeEvents events{
       .estimate =
           [&](const CalibrationEstimate& estimate) { SayEstimate(texts, estimate, console); },
       .calibrating = Told("calibrating", interrupt, console),
       .writing = Told("writing", interrupt, console)};
-  TANDEM_ASSIGN_OR_RETURN(const WriteReport report,
-                          Quantize(options, texts.samples, *backend, events));
-  SayWritten(options.output_dir, report, {{"calibration_samples", texts.samples.size()}}, console);
+  TANDEM_ASSIGN_OR_RETURN(WriteReport report, Quantize(options, texts.samples, *made, events));
+  return QuantizedReport{std::move(report), texts.samples.size()};
+}
+
+Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console& console) {
+  const std::filesystem::path output_dir = options.output_dir;
+  const Interrupt interrupt;
+  TANDEM_ASSIGN_OR_RETURN(
+      const QuantizedReport report,
+      CalibrateAndQuantize(std::move(options), CalibrationOptionRows().Read(values),
+                           BackendOptionRows().Read(values), interrupt, console));
+  SayWritten(output_dir, report.written, {{"calibration_samples", report.samples}}, console);
   return {};
 }
 

@@ -11,6 +11,8 @@
 #include <vector>
 
 #include "apps/command.h"
+#include "apps/devices.h"
+#include "apps/interrupt.h"
 #include "base/bound_options.h"
 #include "quantize/quantize.h"
 
@@ -37,6 +39,7 @@ struct CalibrationOptions {
   std::string dataset;
   int64_t size = 512;
   int64_t longest = 512;
+  int64_t batch_size = 0;  // samples that are run together; 0: as many as fit
 };
 const BoundOptions<CalibrationOptions>& CalibrationOptionRows();
 
@@ -58,8 +61,18 @@ Result<CalibrationTexts> ReadCalibrationTexts(const std::filesystem::path& model
 void SayWritten(const std::filesystem::path& output_dir, const WriteReport& report,
                 const nlohmann::ordered_json& more, Console& console);
 
-// Reads the texts if the recipe calibrates, runs Quantize on the backend that `values` name, and
-// reports.
+// Reads the texts if the recipe calibrates and runs Quantize, whose texts and threads these options
+// give.
+struct QuantizedReport {
+  WriteReport written;
+  size_t samples = 0;
+};
+Result<QuantizedReport> CalibrateAndQuantize(QuantizeOptions options,
+                                             const CalibrationOptions& calibration,
+                                             const BackendOptions& backend,
+                                             const Interrupt& interrupt, Console& console);
+
+// The same with the options that `values` name, and reports.
 Status RunQuantize(QuantizeOptions options, const OptionValues& values, Console& console);
 
 }  // namespace tandem::apps

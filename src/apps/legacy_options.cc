@@ -36,10 +36,8 @@ constexpr OptionSpec kConvert[] = {
 };
 
 constexpr OptionSpec kQuantize[] = {
-    Value("batch_size"),        Value("tokenizer_max_seq_length"),
-    Value("device_map"),        Value("seed"),
-    Value("max_seq_length"),    Value("num_medusa_heads"),
-    Value("num_medusa_layers"),
+    Value("tokenizer_max_seq_length"), Value("device_map"),       Value("seed"),
+    Value("max_seq_length"),           Value("num_medusa_heads"), Value("num_medusa_layers"),
 };
 
 constexpr OptionSpec kBuild[] = {

@@ -10,6 +10,7 @@
 #include "apps/config_rows.h"
 #include "apps/devices.h"
 #include "apps/lmi_folder.h"
+#include "apps/load_quantization.h"
 #include "apps/serve_options.h"
 #include "apps/session.h"
 #include "base/file.h"
@@ -171,17 +172,11 @@ LmiAccess SystemLmiAccess(const LmiServing& serving, const Console& console) {
   };
   return {.fetch = [options](const std::string& source, const std::string& revision,
                              bool with_weights) -> Result<fs::path> {
-            SourceOptions own = options;
-            own.revision = revision;
-            own.with_weights = with_weights;
-            return FetchModel(source, own);
-          },
-          .quantize = [](const fs::path& folder, const LmiQuantization&) -> Result<fs::path> {
-            return Unimplemented(
-                "option.quantize: models are not quantized while they are loaded; make the folder "
-                "with `tandem quantize --model_dir " +
-                folder.string() + "`, name it in option.model_id, and leave option.quantize out");
-          }};
+    SourceOptions own = options;
+    own.revision = revision;
+    own.with_weights = with_weights;
+    return FetchModel(source, own);
+  }};
 }
 
 Result<std::optional<LmiServing>> LmiServing::Take(const Environment& environment,
@@ -336,7 +331,7 @@ Result<OptionValues> LmiServing::ModelValues(size_t model, const OptionValues& b
     return path.empty() ? Status() : SetUnlessSet(values, name, path.string(), where);
   };
   if (settings.quantize) {
-    TANDEM_ASSIGN_OR_RETURN(found.path, access.quantize(found.path, settings.quantization));
+    TANDEM_RETURN_IF_ERROR(GiveQuantization(settings.quantization, values, "option.quantize"));
   }
   // MODEL names the store.
   TANDEM_RETURN_IF_ERROR(values.Set(ModelOptionRows().RowOf<&ModelOptions::target>().name,

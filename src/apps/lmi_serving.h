@@ -11,7 +11,6 @@
 
 #include "apps/command.h"
 #include "apps/lmi_config.h"
-#include "apps/lmi_quantization.h"
 #include "apps/lmi_store.h"
 #include "base/bound_options.h"
 
@@ -26,10 +25,6 @@ struct LmiAccess {
   std::function<Result<std::filesystem::path>(const std::string& source,
                                               const std::string& revision, bool with_weights)>
       fetch;
-  // The folder of a model quantized as asked, made from a Hugging Face folder.
-  std::function<Result<std::filesystem::path>(const std::filesystem::path& folder,
-                                              const LmiQuantization& quantization)>
-      quantize;
 };
 class LmiServing;
 // Downloads, and tells their progress. `console` outlives it.
@@ -50,7 +45,7 @@ class LmiServing {
   // Where downloads go; empty: into the usual caches.
   const std::string& download_dir() const { return server_.settings().download_dir; }
 
-  // The server's options with those of a model: its folder is fetched and quantized if need be.
+  // The server's options with those of a model: its folder is fetched if need be.
   // What is worth telling is logged.
   Result<OptionValues> ModelValues(size_t model, const OptionValues& values,
                                    const LmiAccess& access) const;

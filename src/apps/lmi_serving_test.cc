@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "apps/load_quantization.h"
 #include "apps/serve_options.h"
 #include "apps/session.h"
 #include "base/testing/temporary_folder.h"
@@ -55,14 +56,9 @@ class LmiServingTest : public testing::Test {
   LmiAccess Access() {
     return {.fetch = [this](const std::string& source, const std::string& revision,
                             bool) -> Result<fs::path> {
-              fetched_.push_back(revision.empty() ? source : source + "@" + revision);
-              return root_ / "fetched";
-            },
-            .quantize = [this](const fs::path& folder,
-                               const LmiQuantization& quantization) -> Result<fs::path> {
-              quantized_ = quantization;
-              return folder / "quantized";
-            }};
+      fetched_.push_back(revision.empty() ? source : source + "@" + revision);
+      return root_ / "fetched";
+    }};
   }
   OptionValues ModelValues(const LmiServing& serving, size_t model = 0) {
     auto values = serving.ModelValues(model, values_, Access());
@@ -78,7 +74,6 @@ class LmiServingTest : public testing::Test {
   const std::vector<OptionSpec> rows_ = SessionOptionRows(ServeOptionRows());
   OptionValues values_{rows_};
   std::vector<std::string> fetched_;
-  std::optional<LmiQuantization> quantized_;
 };
 
 TEST_F(LmiServingTest, AFolderWithPropertiesIsOneModelOfItsName) {
@@ -235,9 +230,9 @@ TEST_F(LmiServingTest, QuantizesAsAsked) {
   Write("store/m/serving.properties",
         "option.quantize=smoothquant\noption.smoothquant_alpha=0.6\n"
         "option.smoothquant_per_token=true # slower\n");
-  EXPECT_EQ(Target(ModelValues(Taken({}))), Path("store/m/quantized"));
-  ASSERT_TRUE(quantized_.has_value());
-  EXPECT_EQ(*quantized_,
+  const OptionValues values = ModelValues(Taken({}));
+  EXPECT_EQ(Target(values), Path("store/m"));
+  EXPECT_EQ(LoadQuantizationRows().Read(values).Asked(),
             (LmiQuantization{
                 .scheme = LmiQuantization::Scheme::kSmoothQuant, .alpha = 0.6, .per_token = true}));
 }

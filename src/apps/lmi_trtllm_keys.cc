@@ -146,10 +146,10 @@ std::span<const LmiKey> QuantizationKeys() {
           "share of the range that moves from activations into weights"),
       Bool<[](S& s) -> auto& { return s.quantization.per_token; }>(
           "option.smoothquant_per_token", {{26, "false"}}, "activations with a scale a token"),
-      Bool<[](S& s) -> auto& { return s.quantization.per_channel; }>(
-          "option.smoothquant_per_channel", {{26, "false"}}, "weights with a scale an output"),
-      Bool<[](S& s) -> auto& { return s.quantization.multi_query_mode; }>(
-          "option.multi_query_mode", {{26, "false"}}, "heads that share keys and values"),
+      Ignored("option.smoothquant_per_channel", {{26, "false"}},
+              "weights always have a scale an output, which is finer and not slower"),
+      Ignored("option.multi_query_mode", {{26, "false"}},
+              "`config.json` says how heads share keys and values"),
       AwqFormat("option.awq_format"),
       AwqFormat("option.q_format"),
       CalibSize("option.awq_calib_size"),
@@ -157,9 +157,11 @@ std::span<const LmiKey> QuantizationKeys() {
       Integer<[](S& s) -> auto& { return s.quantization.calib_batch_size; }>(
           "option.calib_batch_size", {{28, "32"}}, 1, 4096, "texts that are run together"),
       Integer<[](S& s) -> auto& { return s.quantization.block_size; }>(
-          "option.awq_block_size", {{28, "128"}}, 1, 1 << 16, "inputs that share a scale"),
-      Bool<[](S& s) -> auto& { return s.quantization.use_fp8_context_fmha; }>(
-          "option.use_fp8_context_fmha", {{28, "false"}}, "attention of prompts in fp8"),
+          "option.awq_block_size", {{28, "128"}}, 1, 1 << 16,
+          "inputs that share a scale: 64 or 128"),
+      Ignored("option.use_fp8_context_fmha", {{28, "false"}},
+              "attention computes in 16 bits; `--kv_cache_dtype fp8` stores its keys and values in "
+              "fp8"),
   };
   return keys;
 }

@@ -9,7 +9,10 @@
 #include <utility>
 
 #include "apps/config_rows.h"
+#include "apps/lmi_artifact.h"
+#include "apps/load_quantization.h"
 #include "apps/local_model.h"
+#include "apps/quantized_model.h"
 #include "base/log.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/option_rows.h"
@@ -64,18 +67,23 @@ Opened WithName(ModelSource source, std::string name) {
   return opened;
 }
 
-// `name` is for people; empty: the folder's.
+std::filesystem::path WholePath(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
+  return error ? path : canonical;
+}
+
+// "dictionary/target": the last folder alone is often a role or a version.
+std::string NameOf(const std::filesystem::path& path) {
+  const std::filesystem::path whole = WholePath(path);
+  return (whole.parent_path().filename() / whole.filename()).string();
+}
+
 Result<Opened> OpenFolder(const std::filesystem::path& path, const std::string& name,
                           std::optional<DType> dtype, const ConfigOptions& config) {
   TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path, dtype, config));
-  // "dictionary/target": the last folder alone is often a role or a version.
-  std::error_code error;
-  const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
-  const std::filesystem::path& whole = error ? path : canonical;
-  Opened opened =
-      WithName(std::move(source),
-               name.empty() ? (whole.parent_path().filename() / whole.filename()).string() : name);
-  opened.model.path = whole;
+  Opened opened = WithName(std::move(source), name);
+  opened.model.path = WholePath(path);
   return opened;
 }
 
@@ -150,24 +158,70 @@ Result<ModelNames> FetchModels(const OptionValues& values, SessionOptions& optio
   return names;
 }
 
-Result<OpenedPair> OpenPair(const SessionOptions& options, const ModelNames& names,
+// The folders of a pair. `opened`: that of the target, which for an artifact and for a model that
+// is quantized at load is another one than the named one.
+struct PairFolders {
+  std::filesystem::path target;
+  std::filesystem::path opened;
+  std::filesystem::path draft;          // empty without one
+  std::string target_name, draft_name;  // for people
+  bool embedded = false;
+};
+
+// Quantizes the target if that is asked for and was not done before; without a console, which tells
+// of it, that is an error. Nothing for a dummy.
+Result<PairFolders> FindFolders(const SessionOptions& options, const ModelNames& names,
+                                const LoadQuantization& load, std::optional<DType> dtype,
+                                const Console* console) {
+  const ModelOptions& models = options.models;
+  PairFolders folders{.target = models.target, .opened = {}, .draft = models.draft};
+  const std::optional<LmiQuantization> quantization = load.Asked();
+  if (quantization && models.quantize) {
+    return InvalidArgument(
+        "--quantize, --weights: both say how weights are quantized; leave out one of the two");
+  }
+  if (!models.dummy.empty()) {
+    if (!quantization) return folders;
+    return InvalidArgument(
+        "--quantize: a dummy has no weights to calibrate; --weights rounds them");
+  }
+  if (models.target.empty()) {
+    if (!models.draft.empty()) return InvalidArgument("--draft: names a draft without a target");
+    TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path pair, EmbeddedPairFolder());
+    folders.target = pair / "target";
+    folders.draft = pair / "draft";
+    folders.embedded = true;
+  }
+  folders.target_name = names.target.empty() ? NameOf(folders.target) : names.target;
+  folders.draft_name = names.draft.empty() ? NameOf(folders.draft) : names.draft;
+  TANDEM_ASSIGN_OR_RETURN(folders.opened, EngineOfArtifact(folders.target));
+  if (!folders.draft.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(folders.draft, EngineOfArtifact(folders.draft));
+  }
+  if (!quantization) return folders;
+  TANDEM_ASSIGN_OR_RETURN(folders.opened,
+                          QuantizedModel(folders.opened, *quantization,
+                                         {.tokenizer_dir = models.tokenizer_dir,
+                                          .config = models.config,
+                                          .dtype = dtype ? std::string(DTypeName(*dtype)) : "auto",
+                                          .calib_dataset = load.calib_dataset,
+                                          .only_kept = console == nullptr,
+                                          .backend = options.backend,
+                                          .console = console}));
+  return folders;
+}
+
+Result<OpenedPair> OpenPair(const SessionOptions& options, const PairFolders& folders,
                             std::optional<DType> dtype, ops::Backend& backend) {
   if (!options.models.dummy.empty()) return OpenDummyPair(options, backend);
-  std::filesystem::path target = options.models.target;
-  std::filesystem::path draft = options.models.draft;
+  const std::filesystem::path& draft = folders.draft;
   OpenedPair pair;
-  if (target.empty()) {
-    if (!draft.empty()) return InvalidArgument("--draft: names a draft without a target");
-    TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, EmbeddedPairFolder());
-    target = folder / "target";
-    draft = folder / "draft";
-    pair.embedded = true;
-  }
-  TANDEM_ASSIGN_OR_RETURN(pair.target,
-                          OpenFolder(target, names.target, dtype, options.models.config));
+  pair.embedded = folders.embedded;
+  TANDEM_ASSIGN_OR_RETURN(
+      pair.target, OpenFolder(folders.opened, folders.target_name, dtype, options.models.config));
   if (!draft.empty() && !WithoutDraft(options)) {
-    TANDEM_ASSIGN_OR_RETURN(Opened opened,
-                            OpenFolder(draft, names.draft, dtype, options.models.config.OfDraft()));
+    TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenFolder(draft, folders.draft_name, dtype,
+                                                      options.models.config.OfDraft()));
     pair.draft = std::make_unique<Opened>(std::move(opened));
   }
   return pair;
@@ -286,71 +340,74 @@ struct Opening {
   OpenedPair pair;
 };
 
-Result<Opening> Open(const OptionValues& values, SharedDevices& devices,
+// `console`: as FindFolders.
+Result<Opening> Open(const OptionValues& values, SharedDevices& devices, const Console* console,
                      const std::function<void(EngineOptions&)>& adjust = {}) {
   Opening opening;
   SessionOptions& options = opening.options;
   options.models = ModelOptionRows().Read(values);
   options.models.config = ConfigOptionRows().Read(values);
+  const std::optional<DType> dtype = FolderOptionRows().Read(values).dtype;
+  const LoadQuantization load = LoadQuantizationRows().Read(values);
+  NameIdleQuantization(values, load);
   options.backend = BackendOptionRows().Read(values);
+  // Before there is a backend: quantizing needs the memory and the threads of its own.
+  TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options));
+  TANDEM_ASSIGN_OR_RETURN(const PairFolders folders,
+                          FindFolders(options, names, load, dtype, console));
   TANDEM_ASSIGN_OR_RETURN(opening.backend, devices.BackendFor(options.backend));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
-  TANDEM_ASSIGN_OR_RETURN(pair.target,
-                          OpenFolder(target, names.target, dtype, options.models.config));
-  if (!draft.empty() && !WithoutDraft(options)) {
-    TANDEM_ASSIGN_OR_RETURN(Opened opened,
-                            OpenFolder(draft, names.draft, dtype, options.models.config.OfDraft()));
-    if (adjust) adjust(options.engine);
-    const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
-    const ModelSpec& spec = opening.pair.target.model.spec;
-    if (limits) ApplyLimits(values, *limits, spec, options.engine);
-    if (options.engine.max_seq_len == 0 && spec.DefaultPositions() < spec.max_positions) {
-      LogWarning(
-          "the model was trained for {} positions and scales them dynamically up to {}: {} are "
-          "served, without scaling; a larger --max_seq_len scales the positions of all prompts",
-          spec.DefaultPositions(), spec.max_positions, spec.DefaultPositions());
-    }
-    BoundInput(values, spec, options.engine);
-    return opening;
+  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, dtype, *opening.backend));
+  if (adjust) adjust(options.engine);
+  const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
+  const ModelSpec& spec = opening.pair.target.model.spec;
+  if (limits) ApplyLimits(values, *limits, spec, options.engine);
+  if (options.engine.max_seq_len == 0 && spec.DefaultPositions() < spec.max_positions) {
+    LogWarning(
+        "the model was trained for {} positions and scales them dynamically up to {}: {} are "
+        "served, without scaling; a larger --max_seq_len scales the positions of all prompts",
+        spec.DefaultPositions(), spec.max_positions, spec.DefaultPositions());
   }
+  BoundInput(values, spec, options.engine);
+  return opening;
+}
 
-  Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
-    ops::Backend& backend = *opening.backend;
-    const OpenedPair& pair = opening.pair;
-    TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
-                            MemoryOf(opening.options, pair.target, ModelIndex::kTarget, backend));
-    ModelMemory draft;
-    if (pair.draft) {
-      TANDEM_ASSIGN_OR_RETURN(draft,
-                              MemoryOf(opening.options, *pair.draft, ModelIndex::kDraft, backend));
-    }
-    const auto bytes_to_load = [&](const Opened& opened, ModelIndex index,
-                                   const ModelMemory& memory) {
-      const std::string key = StoreKeyOf(opening.options, opened, index, backend);
-      const auto found = store.Find(key, memory.max_positions);
-      return found == nullptr ? memory.weight_bytes : 0;
-    };
-    int64_t weight_bytes = bytes_to_load(pair.target, ModelIndex::kTarget, target);
-    if (pair.draft) weight_bytes += bytes_to_load(*pair.draft, ModelIndex::kDraft, draft);
-    const int64_t free_bytes = backend.FreeBytes();
-    if (weight_bytes > free_bytes) {
-      return FailedPrecondition(fmt::format("the weights need {}, {} are free",
-                                            FormatBytes(weight_bytes), FormatBytes(free_bytes)));
-    }
-    return PlanEngine(opening.options.engine, target, draft, backend, free_bytes - weight_bytes);
+Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
+  ops::Backend& backend = *opening.backend;
+  const OpenedPair& pair = opening.pair;
+  TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
+                          MemoryOf(opening.options, pair.target, ModelIndex::kTarget, backend));
+  ModelMemory draft;
+  if (pair.draft) {
+    TANDEM_ASSIGN_OR_RETURN(draft,
+                            MemoryOf(opening.options, *pair.draft, ModelIndex::kDraft, backend));
   }
+  const auto bytes_to_load = [&](const Opened& opened, ModelIndex index,
+                                 const ModelMemory& memory) {
+    const std::string key = StoreKeyOf(opening.options, opened, index, backend);
+    const auto found = store.Find(key, memory.max_positions);
+    return found == nullptr ? memory.weight_bytes : 0;
+  };
+  int64_t weight_bytes = bytes_to_load(pair.target, ModelIndex::kTarget, target);
+  if (pair.draft) weight_bytes += bytes_to_load(*pair.draft, ModelIndex::kDraft, draft);
+  const int64_t free_bytes = backend.FreeBytes();
+  if (weight_bytes > free_bytes) {
+    return FailedPrecondition(fmt::format("the weights need {}, {} are free",
+                                          FormatBytes(weight_bytes), FormatBytes(free_bytes)));
+  }
+  return PlanEngine(opening.options.engine, target, draft, backend, free_bytes - weight_bytes);
+}
 
-  // What weights may be rounded to while loading.
-  std::vector<std::pair<std::string_view, std::optional<QuantScheme>>> RoundedSchemes() {
-    using Element = QuantScheme::Element;
-    constexpr QuantScheme::Inputs kDynamic = QuantScheme::Inputs::kDynamic;
-    return {
-        {"auto", std::nullopt},
-        {"fp8", Fp8Scheme(kDynamic)},
-        {"int8", QuantScheme{.element = Element::kInt8, .block_rows = 1, .inputs = kDynamic}},
-        {"int4", QuantScheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 128}}};
-  }
+// What weights may be rounded to while loading.
+std::vector<std::pair<std::string_view, std::optional<QuantScheme>>> RoundedSchemes() {
+  using Element = QuantScheme::Element;
+  constexpr QuantScheme::Inputs kDynamic = QuantScheme::Inputs::kDynamic;
+  return {{"auto", std::nullopt},
+          {"fp8", Fp8Scheme(kDynamic)},
+          {"int8", QuantScheme{.element = Element::kInt8, .block_rows = 1, .inputs = kDynamic}},
+          {"int4", QuantScheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 128}}};
+}
 
 }  // namespace
 
@@ -408,13 +465,9 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
 }
 
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
-  TANDEM_ASSIGN_OR_RETURN(pair.target,
-                          OpenFolder(target, names.target, dtype, options.models.config));
-  if (!draft.empty() && !WithoutDraft(options)) {
-    TANDEM_ASSIGN_OR_RETURN(Opened opened,
-                            OpenFolder(draft, names.draft, dtype, options.models.config.OfDraft()));
-    own, EngineOptionRows().specs(), BackendOptionRows().specs()
-  });
+  return Join({ModelOptionRows().specs(), SourceOptionRows().specs(), FolderOptionRows().specs(),
+               ConfigOptionRows().specs(), LoadQuantizationRows().specs(), own,
+               EngineOptionRows().specs(), BackendOptionRows().specs()});
 }
 
 Result<std::filesystem::path> EmbeddedPairFolder() {
@@ -452,7 +505,7 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
                                              SharedResources* shared) {
   SharedResources own;
   if (shared == nullptr) shared = &own;
-  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, shared->devices, adjust));
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, shared->devices, &console, adjust));
   TANDEM_RETURN_IF_ERROR(PlanOf(opening, shared->weights).status());
   OpenedPair& pair = opening.pair;
   auto session = std::make_unique<Session>();
@@ -480,7 +533,7 @@ std::string ShowMemoryLine(const MemoryLine& line) {
 
 Result<SessionPlan> PlanSession(const OptionValues& values) {
   SharedResources own;
-  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, own.devices));
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, own.devices, nullptr));
   SessionPlan plan;
   TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(opening, own.weights));
   plan.target = opening.pair.target.model.name;

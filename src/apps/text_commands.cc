@@ -3,6 +3,8 @@
 
 namespace tandem::apps {
 
-std::vector<Command> TextCommands() { return {ServeCommand(), RunCommand(), EvalCommand()}; }
+std::vector<Command> TextCommands() {
+  return {ServeCommand(), RunCommand(), EvalCommand(), PartitionCommand()};
+}
 
 }  // namespace tandem::apps

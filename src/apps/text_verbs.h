@@ -6,6 +6,7 @@
 namespace tandem::apps {
 
 Command EvalCommand();
+Command PartitionCommand();
 Command RunCommand();
 Command ServeCommand();
 

@@ -38,12 +38,6 @@ bool IsRankFile(std::string_view name, std::string_view extension) {
   return digits.find_first_not_of("0123456789") == std::string_view::npos;
 }
 
-bool IsSideFile(const std::string& name) {
-  return std::ranges::find(kTokenizerFiles, name) != std::end(kTokenizerFiles) ||
-         std::ranges::find(kBesideTokenizer, name) != std::end(kBesideTokenizer) ||
-         name == kGenerationConfig;
-}
-
 // Folders that may be replaced: empty ones and older results of the same kind.
 Status CheckReplaceable(const fs::path& path, const OutputKind& kind) {
   std::error_code error;
@@ -93,6 +87,12 @@ bool HoldsMountPoint(const fs::path& path, const NameCalls& calls) {
 }
 
 }  // namespace
+
+bool IsSideFile(std::string_view name) {
+  return std::ranges::find(kTokenizerFiles, name) != std::end(kTokenizerFiles) ||
+         std::ranges::find(kBesideTokenizer, name) != std::end(kBesideTokenizer) ||
+         name == kGenerationConfig;
+}
 
 OutputKind RankFiles(const std::string& extension) {
   const std::string first = "rank0" + extension;

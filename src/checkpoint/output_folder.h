@@ -78,6 +78,9 @@ class OutputFolder {
   bool failed_ = false;                   // set by Commit
 };
 
+// Whether CopySideFiles takes files of this name along.
+bool IsSideFile(std::string_view name);
+
 // Whether a folder holds a tokenizer, in any form that is read.
 bool HasTokenizer(const std::filesystem::path& folder);
 

@@ -22,7 +22,7 @@ namespace fs = std::filesystem;
 // What decides the bytes of a run.
 std::string Fingerprint(const WeightSource& source, const std::string& identity,
                         const QuantizeRecipe& recipe, std::span<const std::vector<int32_t>> samples,
-                        const ops::Backend& backend) {
+                        int64_t batch_samples, const ops::Backend& backend) {
   XXH3_state_t* hash = XXH3_createState();
   XXH3_64bits_reset(hash);
   for (const std::vector<int32_t>& sample : samples) {
@@ -34,17 +34,19 @@ std::string Fingerprint(const WeightSource& source, const std::string& identity,
   XXH3_freeState(hash);
   return SpecToJson(source.spec()) + "\n" + identity + "\n" + DescribeScheme(recipe.scheme) +
          " scales " + std::to_string(static_cast<int>(recipe.input_scales)) + " alpha " +
-         std::to_string(recipe.smooth_alpha) + "\nsamples " + std::to_string(digest) + "\n" +
+         std::to_string(recipe.smooth_alpha) + "\nsamples " + std::to_string(digest) +
+         (batch_samples > 0 ? " by " + std::to_string(batch_samples) : std::string()) + "\n" +
          backend.Describe() + "\n";
 }
 
 // For people, who count from 1.
 std::string NameOfSample(size_t index) { return "calibration sample " + std::to_string(index + 1); }
 
-Result<CalibrationRows> RowsOf(const ModelSpec& spec,
-                               std::span<const std::vector<int32_t>> samples) {
+Result<CalibrationRows> RowsOf(const ModelSpec& spec, std::span<const std::vector<int32_t>> samples,
+                               int64_t batch_samples) {
   if (samples.empty()) return InvalidArgument("there is no sample to calibrate with");
   CalibrationRows rows;
+  rows.batch_samples = batch_samples;
   for (const std::vector<int32_t>& sample : samples) {
     const auto length = static_cast<int32_t>(sample.size());
     if (length > spec.max_positions) {
@@ -116,13 +118,14 @@ CalibrationRun::CalibrationRun(fs::path folder, WeightSource& source, const Quan
 Result<std::unique_ptr<CalibrationRun>> CalibrationRun::Open(
     const fs::path& folder, WeightSource& source, const std::string& identity,
     const QuantizeRecipe& recipe, std::span<const std::vector<int32_t>> samples,
-    ops::Backend& backend, ThreadPool& pool) {
+    int64_t batch_samples, ops::Backend& backend, ThreadPool& pool) {
   TANDEM_RETURN_IF_ERROR(CheckLoadable(source.spec(), backend, {.layers = QuantScheme{}}));
-  TANDEM_ASSIGN_OR_RETURN(CalibrationRows rows, RowsOf(source.spec(), samples));
+  TANDEM_ASSIGN_OR_RETURN(CalibrationRows rows, RowsOf(source.spec(), samples, batch_samples));
   std::unique_ptr<CalibrationRun> run(
       new CalibrationRun(folder, source, recipe, samples, std::move(rows), backend, pool));
-  TANDEM_RETURN_IF_ERROR(run->folder_.Take(Fingerprint(source, identity, recipe, samples, backend),
-                                           source.spec().num_layers()));
+  TANDEM_RETURN_IF_ERROR(
+      run->folder_.Take(Fingerprint(source, identity, recipe, samples, batch_samples, backend),
+                        source.spec().num_layers()));
   return run;
 }
 

@@ -20,15 +20,14 @@ namespace tandem {
 
 class CalibrationRun {
  public:
-  // `samples`: tokens; none is empty. `identity`: differs where the model's weights do. The folder
-  // is made, or taken over from a run of the same model, recipe and samples; the files of another
-  // run are deleted (CalibrationFolder::Take). `source`, `backend` and `pool` outlive the run.
-  static Result<std::unique_ptr<CalibrationRun>> Open(const std::filesystem::path& folder,
-                                                      WeightSource& source,
-                                                      const std::string& identity,
-                                                      const QuantizeRecipe& recipe,
-                                                      std::span<const std::vector<int32_t>> samples,
-                                                      ops::Backend& backend, ThreadPool& pool);
+  // `samples`: tokens; none is empty; at most `batch_samples` are run together (0: as many as fit).
+  // `identity`: differs where the model's weights do. The folder is made, or taken over from a run
+  // of the same model, recipe and samples; the files of another run are deleted
+  // (CalibrationFolder::Take). `source`, `backend` and `pool` outlive the run.
+  static Result<std::unique_ptr<CalibrationRun>> Open(
+      const std::filesystem::path& folder, WeightSource& source, const std::string& identity,
+      const QuantizeRecipe& recipe, std::span<const std::vector<int32_t>> samples,
+      int64_t batch_samples, ops::Backend& backend, ThreadPool& pool);
 
   // Measures samples of the work for the time, which takes a part of a second.
   Result<CalibrationEstimate> Estimate() const;

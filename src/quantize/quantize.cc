@@ -98,8 +98,9 @@ Result<WriteReport> Quantize(WeightSource& plain, const std::string& identity,
                           OutputFolder::Create(options.output_dir, OutputOf(options.folder)));
   TANDEM_RETURN_IF_ERROR(output->CheckRoom(StoredBytes(checked.spec())));
   if (recipe.calibrates()) {
-    TANDEM_ASSIGN_OR_RETURN(run, CalibrationRun::Open(output->Beside(".calibration"), plain,
-                                                      identity, recipe, samples, backend, pool));
+    TANDEM_ASSIGN_OR_RETURN(
+        run, CalibrationRun::Open(output->Beside(".calibration"), plain, identity, recipe, samples,
+                                  options.batch_samples, backend, pool));
     const Status calibrated = Calibrate(*run, events);
     if (!calibrated.ok()) return WithKept(calibrated, run.get());
     calibration = [&run](int64_t layer) { return run->Get(layer); };

@@ -27,7 +27,8 @@ struct QuantizeOptions {
   QuantizeRecipe recipe = {};
   Sharding sharding = {};  // of a checkpoint
   FolderKind folder = FolderKind::kCheckpoint;
-  int num_threads = 0;  // for rounding; 0: one per core
+  int64_t batch_samples = 0;  // of calibration, that are run together; 0: as many as fit
+  int num_threads = 0;        // for rounding; 0: one per core
 };
 
 // What the caller does while it runs. `estimate`: before calibration begins, if there is any. An

@@ -105,6 +105,21 @@ TEST_F(QuantizeTest, RefusesGroupsThatRanksWouldCut) {
   EXPECT_THAT(report.status().message(), HasSubstr("groups of columns"));
 }
 
+TEST_F(QuantizeTest, TheSizeOfABatchChangesMemoryAndNoByte) {
+  std::map<int64_t, int64_t> memory;
+  for (const int64_t batch_samples : {0, 1}) {
+    QuantizeOptions options = Options("int8_sq", "by" + std::to_string(batch_samples));
+    options.batch_samples = batch_samples;
+    const QuantizeEvents events{.estimate = [&](const CalibrationEstimate& estimate) {
+      memory[batch_samples] = estimate.memory_bytes;
+    }};
+    const auto report = Quantize(options, Samples(), *backend_, events);
+    ASSERT_TRUE(report.ok()) << report.status().message();
+  }
+  EXPECT_LT(memory[1], memory[0]);
+  EXPECT_EQ(FilesOf(folder_ / "by1"), FilesOf(folder_ / "by0"));
+}
+
 // Wherever it ended, the run that follows goes on and gives the same bytes as one run.
 TEST_F(QuantizeTest, ARunThatWasKilledGoesOnAndGivesTheSameBytes) {
   ASSERT_TRUE(Run(Options("int4_awq", "whole")).ok());

@@ -17,7 +17,9 @@ constexpr int32_t kBatchRows = 2048;
 }  // namespace
 
 int32_t MaxBatchRows(const CalibrationRows& rows) {
-  return static_cast<int32_t>(std::min<int64_t>(rows.total, std::max(kBatchRows, rows.longest)));
+  int64_t most = std::min<int64_t>(rows.total, std::max(kBatchRows, rows.longest));
+  if (rows.batch_samples > 0) most = std::min(most, rows.batch_samples * rows.longest);
+  return static_cast<int32_t>(most);
 }
 
 std::vector<SampleBatch> BatchesOf(const CalibrationRows& rows) {
@@ -25,7 +27,10 @@ std::vector<SampleBatch> BatchesOf(const CalibrationRows& rows) {
   std::vector<SampleBatch> batches;
   int64_t row = 0;
   for (size_t i = 0; i < rows.lengths.size(); ++i) {
-    if (batches.empty() || batches.back().rows + rows.lengths[i] > most) {
+    const bool is_full =
+        batches.empty() || batches.back().rows + rows.lengths[i] > most ||
+        (rows.batch_samples > 0 && batches.back().count == static_cast<size_t>(rows.batch_samples));
+    if (is_full) {
       batches.push_back({.first = i, .first_row = row});
     }
     ++batches.back().count;

@@ -20,6 +20,7 @@ struct CalibrationRows {
   std::vector<ops::PromptLayout> layouts;
   int64_t total = 0;
   int32_t longest = 0;
+  int64_t batch_samples = 0;  // that are run together, at most; 0: as many as fit
 };
 
 // Of the hidden states of a row, in memory and in files.
@@ -28,7 +29,7 @@ inline int64_t HiddenRowBytes(const ModelSpec& spec) {
 }
 
 // Samples that are run together: the first, their number, their rows and the first row. As many as
-// fit in a batch, at least one.
+// fit in a batch, at least one, at most `batch_samples`.
 struct SampleBatch {
   size_t first = 0;
   size_t count = 0;
