@@ -153,6 +153,8 @@ struct TextEvent {
   std::vector<LogitsRow> context_logits;  // of the prompt; in one event of choice 0, if asked for
   std::shared_ptr<const PromptText> prompt;  // in the first event of choice 0, if asked for
   TextFinish finish = TextFinish::kNone;
+  std::optional<TokenPiece>
+      end;      // the end id after which the choice ends, without text; with kStop
   Usage usage;  // so far; complete when finish is set. output_tokens counts those shown
   ReasoningStart reasoning = ReasoningStart::kUnopened;  // if the request has marks
   Status error;
@@ -166,6 +168,7 @@ struct TextChoice {
   std::vector<LogitsRow> context_logits;
   std::shared_ptr<const PromptText> prompt;
   TextFinish finish = TextFinish::kNone;
+  std::optional<TokenPiece> end;  // as TextEvent
   Usage usage;
   ReasoningStart reasoning = ReasoningStart::kUnopened;
 
