@@ -71,9 +71,10 @@ struct ChatOptions {
 struct TextRequest {
   std::optional<std::string> text;
   std::optional<std::vector<int32_t>> tokens;
-  std::optional<std::string> messages;  // JSON array for the chat template
-  ChatOptions chat;                     // of `messages`
-  bool add_special_tokens = true;       // around `text`
+  std::optional<std::string> messages;        // JSON array for the chat template
+  ChatOptions chat;                           // of `messages`
+  bool add_special_tokens = true;             // around `text`
+  std::optional<int64_t> keep_prompt_tokens;  // of a longer prompt, the last ones
   FieldNames names;
 
   std::optional<int64_t> max_tokens;  // default: all tokens that fit after the prompt
