@@ -81,6 +81,7 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt, const Serv
     return engine;
   };
   TANDEM_RETURN_IF_ERROR(OpenModels(options, open, values, served));
+  server_options.lmi_loader = served.loader.get();
   is_starting = false;
   TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, served.registry,
                                                                   served.models, metrics));

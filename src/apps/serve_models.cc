@@ -39,6 +39,11 @@ Status ServeRepository(const ServeOptions& options, const ModelRepository::OpenE
 
 Status OpenModels(const ServeOptions& options, const ModelRepository::OpenEngine& open,
                   const OptionValues& values, ServedModels& served) {
+  served.loader = std::make_unique<UrlLoader>(values, open, served.registry, served.models);
+  if (options.model_repo.empty()) {
+    const auto& target = ModelOptionRows().RowOf<&ModelOptions::target>();
+    served.loader->NoteStart(options.served_model_name, values.Text(target));
+  }
   return options.model_repo.empty() ? ServePair(options, open, values, served)
                                     : ServeRepository(options, open, values, served);
 }
