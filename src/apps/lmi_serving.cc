@@ -218,6 +218,13 @@ Result<std::optional<LmiServing>> LmiServing::Take(const Environment& environmen
   return std::optional<LmiServing>(std::move(serving));
 }
 
+serve::lmi::Settings LmiServing::HttpWith(const serve::lmi::Settings& command_line) const {
+  serve::lmi::Settings settings = http_;
+  settings.tgi_compat = settings.tgi_compat || command_line.tgi_compat;
+  settings.multi_model = settings.multi_model || command_line.multi_model;
+  return settings;
+}
+
 // The server's own keys.
 Status LmiServing::TakeServer(OptionValues& values) {
   const std::string home = Variable(environment_, "MODEL_SERVER_HOME");

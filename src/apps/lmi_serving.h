@@ -40,8 +40,12 @@ class LmiServing {
 
   size_t num_models() const { return places_.size(); }
   const std::string& name(size_t model) const { return places_[model].name; }
+  // The folder, archive or address; empty for a model that the environment alone names.
+  const std::string& url(size_t model) const { return places_[model].url; }
   // Of the server's routes; those of models are the first one's.
   const serve::lmi::Settings& http() const { return http_; }
+  // The same, with the switches that the command line has set.
+  serve::lmi::Settings HttpWith(const serve::lmi::Settings& command_line) const;
   // Where downloads go; empty: into the usual caches.
   const std::string& download_dir() const { return server_.settings().download_dir; }
 

@@ -60,6 +60,7 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
   NameLegacyOptions(values, LegacyServeRows());
   TANDEM_ASSIGN_OR_RETURN(serve::ServerOptions server_options, ServerOptionsFrom(values, options));
   server_options.version = Version();
+  if (lmi) server_options.lmi = lmi->HttpWith(server_options.lmi);
   server_options.on_shutdown = [&](int requests) {
     SayShutdown(server_options, requests, console);
   };
@@ -98,6 +99,7 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
   TANDEM_RETURN_IF_ERROR(
       lmi ? OpenLmiModels(*lmi, SystemLmiAccess(*lmi, console), options, open, values, served)
           : OpenModels(options, open, values, served));
+  server_options.lmi_loader = served.loader.get();
   is_starting = false;
   TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, served.registry,
                                                                   served.models, metrics));

@@ -40,23 +40,26 @@ Status ServeRepository(const ServeOptions& options, const ModelRepository::OpenE
 
 Status OpenModels(const ServeOptions& options, const ModelRepository::OpenEngine& open,
                   const OptionValues& values, ServedModels& served) {
-  return options.model_repo.empty()
-             ? ServePair(options.served_model_name, options, open, values, served)
-             : ServeRepository(options, open, values, served);
+  served.loader = std::make_unique<UrlLoader>(values, open, served.registry, served.models);
+  if (!options.model_repo.empty()) return ServeRepository(options, open, values, served);
+  const auto& target = ModelOptionRows().RowOf<&ModelOptions::target>();
+  served.loader->NoteStart(options.served_model_name, values.Text(target));
+  return ServePair(options.served_model_name, options, open, values, served);
 }
 
 Status OpenLmiModels(const LmiServing& lmi, const LmiAccess& access, const ServeOptions& options,
                      const ModelRepository::OpenEngine& open, const OptionValues& values,
                      ServedModels& served) {
+  served.loader = std::make_unique<UrlLoader>(values, open, served.registry, served.models);
   for (size_t i = 0; i < lmi.num_models(); ++i) {
-    const std::string& name = lmi.name(i);
+    const OptionSpec* renamed = values.Find("served_model_name");
+    const bool is_renamed = i == 0 && renamed != nullptr && values.IsSet(*renamed);
+    const std::string& name = is_renamed ? options.served_model_name : lmi.name(i);
     Result<OptionValues> own = lmi.ModelValues(i, values, access);
     if (!own.ok()) return own.status().Annotate("model " + name);
+    served.loader->NoteStart(name, lmi.url(i));
     if (i == 0) {
-      const OptionSpec* renamed = values.Find("served_model_name");
-      const bool is_renamed = renamed != nullptr && values.IsSet(*renamed);
-      TANDEM_RETURN_IF_ERROR(
-          ServePair(is_renamed ? options.served_model_name : name, options, open, *own, served));
+      TANDEM_RETURN_IF_ERROR(ServePair(name, options, open, *own, served));
       continue;
     }
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedEngine> engine, open(*own));

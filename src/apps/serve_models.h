@@ -9,6 +9,7 @@
 #include "apps/model_repository.h"
 #include "apps/serve_options.h"
 #include "apps/served_engine.h"
+#include "apps/url_loader.h"
 #include "serve/kserve/repository.h"
 #include "serve/model_registry.h"
 
@@ -20,6 +21,7 @@ struct ServedModels {
   std::vector<std::shared_ptr<ServedEngine>> engines;  // opened at start
   serve::ModelRegistry registry;
   std::unique_ptr<ModelRepository> repository;  // null: the models were named one by one
+  std::unique_ptr<UrlLoader> loader;            // of those that are loaded by their address
   serve::kserve::Repository models;             // after it: a load that still runs uses it
 };
 

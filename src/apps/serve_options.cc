@@ -129,6 +129,16 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
            .meaning = "Its private key (PEM, without a passphrase)",
            .group = kServer,
            .alias = "ssl_keyfile"}),
+      Sets<[](ServerOptions& o) -> auto& { return o.lmi.tgi_compat; }>(
+          {.name = "tgi_compat",
+           .meaning = "Answers of /invocations and its like are those of "
+                      "text-generation-inference: an array, server-sent events, its names",
+           .group = kServer}),
+      Sets<[](ServerOptions& o) -> auto& { return o.lmi.multi_model; }>(
+          {.name = "multi_model",
+           .meaning = "POST /models loads the model in a folder of this machine, and DELETE "
+                      "/models/NAME unloads it, as SageMaker's endpoints of many models do",
+           .group = kServer}),
       BindChoice<ServerOptions, [](auto& o) -> auto& { return o.answer_formats.tools; }>(
           {.name = "tool_format",
            .meaning = "How answers of chats mark tool calls; auto: as the chat template does",

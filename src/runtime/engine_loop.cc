@@ -311,6 +311,7 @@ void EngineLoop::Emit() {
                          .context_logits = has_context ? &sequence.context_logits : nullptr,
                          .drawn_logits = &sequence.drawn_logits,
                          .prompt_logprobs = has_scores ? &sequence.prompt_logprobs : nullptr,
+                         .end = &sequence.end,
                          .usage = &sequence.usage,
                          .finish = sequence.finish,
                          .error = &sequence.error});

@@ -396,6 +396,7 @@ TEST_F(EngineTest, EndIdsEndTheOutputAndAreNoPartOfIt) {
   request.end_ids = {free.tokens[7]};
   const Output ended = RunOne(request);
   EXPECT_EQ(ended.finish, FinishReason::kEnd);
+  EXPECT_EQ(ended.end.token, free.tokens[7]);
   const auto first = std::find(free.tokens.begin(), free.tokens.end(), free.tokens[7]);
   EXPECT_EQ(ended.tokens, std::vector<int32_t>(free.tokens.begin(), first));
   request.ignore_eos = true;

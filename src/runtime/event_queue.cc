@@ -95,6 +95,7 @@ bool EventQueue::PushLocked(const Posting& posting) {
   if (posting.prompt_logprobs != nullptr) Move(*posting.prompt_logprobs, box.event.prompt_logprobs);
   box.event.usage = *posting.usage;
   box.event.finish = posting.finish;
+  if (posting.finish == FinishReason::kEnd && posting.end != nullptr) box.event.end = *posting.end;
   box.event.error = *posting.error;
   if (box.queued) return false;
   box.queued = true;

@@ -24,6 +24,7 @@ struct Posting {
   std::vector<LogitsRow>* context_logits = nullptr;      // moved from, unless null
   std::vector<LogitsRow>* drawn_logits = nullptr;        // likewise
   std::vector<SampledToken>* prompt_logprobs = nullptr;  // likewise
+  const SampledToken* end = nullptr;                     // copied with kEnd
   const Usage* usage = nullptr;
   FinishReason finish = FinishReason::kNone;  // other than kNone: the mailbox's last event
   const Status* error = nullptr;

@@ -29,6 +29,7 @@ void ActiveRequest::AddLocked(TextEvent event) {
     if (!event.context_logits.empty()) waiting.context_logits = std::move(event.context_logits);
     if (event.prompt != nullptr) waiting.prompt = std::move(event.prompt);
     waiting.finish = event.finish;
+    if (event.end) waiting.end = std::move(event.end);
     waiting.usage = event.usage;
     return;
   }

@@ -75,4 +75,27 @@ std::optional<std::string> FieldReader::String(std::string_view name) {
   return std::nullopt;
 }
 
+std::vector<std::string> FieldReader::Strings(std::string_view name) {
+  std::vector<std::string> strings;
+  const Json* value = Get(name);
+  if (value == nullptr) return strings;
+  if (const std::string* one = value->AsString()) {
+    if (!one->empty()) strings.push_back(*one);
+    return strings;
+  }
+  const Json::Array* list = value->AsArray();
+  if (list == nullptr) {
+    WrongType(name, "a string or an array of strings", *value);
+    return strings;
+  }
+  for (const Json& item : *list) {
+    if (item.AsString() == nullptr) {
+      Fail(name, fmt::format("must hold strings, not {}", item.KindName()));
+      break;
+    }
+    strings.push_back(*item.AsString());
+  }
+  return strings;
+}
+
 }  // namespace tandem::serve

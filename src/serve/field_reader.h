@@ -26,6 +26,8 @@ class FieldReader {
   std::optional<uint64_t> Bits64(std::string_view name);
   std::optional<bool> Boolean(std::string_view name);
   std::optional<std::string> String(std::string_view name);
+  // A string, unless it is empty, or an array of strings.
+  std::vector<std::string> Strings(std::string_view name);
   // By the type of the variable.
   void Read(std::string_view name, std::optional<double>& out) { out = Number(name); }
   void Read(std::string_view name, std::optional<int64_t>& out) { out = Integer(name); }

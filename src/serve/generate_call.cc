@@ -48,6 +48,7 @@ CallNews GenerateCall::Next(TextEvent& event) {
     TextChoice& answer = answers_[static_cast<size_t>(event.choice)];
     if (is_streamed_) {
       answer.finish = event.finish;
+      answer.end = event.end;
       answer.usage = event.usage;
       return CallNews::kEvent;
     }

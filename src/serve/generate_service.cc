@@ -240,6 +240,7 @@ struct GenerateService::Impl {
       }
       choice.decoder.Flush(out.pieces);
       out.finish = event.finish == FinishReason::kLength ? TextFinish::kLength : TextFinish::kStop;
+      if (event.finish == FinishReason::kEnd) out.end = PieceOf(event.end, {});
     }
     out.usage = event.usage;
     out.usage.output_tokens = choice.decoder.num_tokens();

@@ -47,6 +47,8 @@ TEST(GenerateServiceTest, AnswersWithTextReasonAndFigures) {
   const TextChoice& choice = result->choices.at(0);
   EXPECT_EQ(choice.text, "One behind the other.");
   EXPECT_EQ(choice.finish, TextFinish::kStop);
+  ASSERT_TRUE(choice.end.has_value());
+  EXPECT_EQ(choice.end->token, ByteCodec::kEnd);
   EXPECT_EQ(choice.pieces.size(), 21u);
   EXPECT_EQ(choice.usage.prompt_tokens, 16);
   EXPECT_EQ(choice.usage.output_tokens, 21);

@@ -219,7 +219,7 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
 }
 
 void JsonWriter::Separate() {
-  if (needs_comma_) out_ += ',';
+  if (needs_comma_) out_ += spaces_ ? ", " : ",";
   needs_comma_ = true;
 }
 
@@ -251,7 +251,7 @@ JsonWriter& JsonWriter::EndArray() {
 
 JsonWriter& JsonWriter::Key(std::string_view name) {
   String(name);
-  out_ += ':';
+  out_ += spaces_ ? ": " : ":";
   needs_comma_ = false;
   return *this;
 }

@@ -73,7 +73,8 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits = {});
 // becomes U+FFFD. Numbers without a JSON form (NaN, infinities) become null.
 class JsonWriter {
  public:
-  explicit JsonWriter(std::string& out) : out_(out) {}
+  // With `spaces` a space follows each comma and colon, as Python's writer has it.
+  explicit JsonWriter(std::string& out, bool spaces = false) : out_(out), spaces_(spaces) {}
 
   JsonWriter& BeginObject();
   JsonWriter& EndObject();
@@ -96,6 +97,7 @@ class JsonWriter {
   void Floating(T value);
 
   std::string& out_;
+  const bool spaces_;
   bool needs_comma_ = false;
 };
 

@@ -81,6 +81,21 @@ TEST(JsonWriterTest, WritesNumbersThatReadBackEqual) {
   EXPECT_EQ(out, "[0.0,-0.25,0.1,1e+300,null]");
 }
 
+TEST(JsonWriterTest, PutsSpacesAsPythonDoes) {
+  std::string out;
+  JsonWriter(out, /*spaces=*/true)
+      .BeginObject()
+      .Key("a")
+      .BeginArray()
+      .Int(1)
+      .Null()
+      .EndArray()
+      .Key("b")
+      .String("c, d")
+      .EndObject();
+  EXPECT_EQ(out, R"({"a": [1, null], "b": "c, d"})");
+}
+
 TEST(JsonWriterTest, MakesBrokenUtf8Readable) {
   std::string out;
   JsonWriter(out).String("a\xC3\xA9\xC3|\xED\xA0\x80\x01");

@@ -153,6 +153,11 @@ Result<std::vector<int32_t>> TokenizeWithin(std::string_view field, std::string_
   return tokens;
 }
 
+void KeepLast(int64_t count, std::vector<int32_t>& tokens) {
+  const auto size = static_cast<int64_t>(tokens.size());
+  if (count >= 1 && count < size) tokens.erase(tokens.begin(), tokens.end() - count);
+}
+
 // The template has written the special tokens.
 Result<std::vector<int32_t>> ChatTokens(const TextRequest& text, const TextCodec& codec,
                                         const RequestLimits& limits, const EngineLimits& engine,
@@ -381,6 +386,7 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   ReasoningStart start = ReasoningStart::kUnopened;
   TANDEM_ASSIGN_OR_RETURN(request.prompt, PromptTokens(text, codec, limits, engine, &start));
   if (request.prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
+  if (text.keep_prompt_tokens) KeepLast(*text.keep_prompt_tokens, request.prompt);
   TANDEM_RETURN_IF_ERROR(FillMaxTokens(text, engine, request));
   TANDEM_RETURN_IF_ERROR(FillGrammar(text, codec, start, request));
   if (reasoning != nullptr) *reasoning = start;

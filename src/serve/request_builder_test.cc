@@ -246,6 +246,12 @@ TEST(RequestBuilderTest, StopTokenIdsAreEndIdsWhateverIgnoreEosIs) {
             "stop_token_ids");
 }
 
+TEST(RequestBuilderTest, OfALongPromptTheLastTokensMayBeKept) {
+  EXPECT_EQ(Build([](TextRequest& t) { t.keep_prompt_tokens = 2; })->prompt,
+            (std::vector<int32_t>{ByteCodec::TokenOf('l'), ByteCodec::TokenOf('o')}));
+  EXPECT_EQ(Build([](TextRequest& t) { t.keep_prompt_tokens = 100; })->prompt.size(), 6u);
+}
+
 TEST(RequestBuilderTest, ABadWordThatNamesASpecialTokenIsBannedByItsId) {
   const Result<Request> built = Build([](TextRequest& t) { t.bad_words = {"no", "</s>"}; });
   EXPECT_EQ(built->banned_sequences, (std::vector<std::vector<int32_t>>{{ByteCodec::kEnd}}));

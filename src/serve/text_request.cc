@@ -17,6 +17,7 @@ void TextChoice::Add(TextEvent event, bool keep_pieces) {
   if (!event.context_logits.empty()) context_logits = std::move(event.context_logits);
   if (event.prompt != nullptr) prompt = std::move(event.prompt);
   finish = event.finish;
+  if (event.end) end = std::move(event.end);
   usage = event.usage;
   reasoning = event.reasoning;
 }

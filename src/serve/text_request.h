@@ -71,9 +71,10 @@ struct ChatOptions {
 struct TextRequest {
   std::optional<std::string> text;
   std::optional<std::vector<int32_t>> tokens;
-  std::optional<std::string> messages;  // JSON array for the chat template
-  ChatOptions chat;                     // of `messages`
-  bool add_special_tokens = true;       // around `text`
+  std::optional<std::string> messages;        // JSON array for the chat template
+  ChatOptions chat;                           // of `messages`
+  bool add_special_tokens = true;             // around `text`
+  std::optional<int64_t> keep_prompt_tokens;  // of a longer prompt, the last ones
   FieldNames names;
 
   std::optional<int64_t> max_tokens;  // default: all tokens that fit after the prompt
@@ -153,6 +154,8 @@ struct TextEvent {
   std::vector<LogitsRow> context_logits;  // of the prompt; in one event of choice 0, if asked for
   std::shared_ptr<const PromptText> prompt;  // in the first event of choice 0, if asked for
   TextFinish finish = TextFinish::kNone;
+  std::optional<TokenPiece>
+      end;      // the end id after which the choice ends, without text; with kStop
   Usage usage;  // so far; complete when finish is set. output_tokens counts those shown
   ReasoningStart reasoning = ReasoningStart::kUnopened;  // if the request has marks
   Status error;
@@ -166,6 +169,7 @@ struct TextChoice {
   std::vector<LogitsRow> context_logits;
   std::shared_ptr<const PromptText> prompt;
   TextFinish finish = TextFinish::kNone;
+  std::optional<TokenPiece> end;  // as TextEvent
   Usage usage;
   ReasoningStart reasoning = ReasoningStart::kUnopened;
 

@@ -144,6 +144,7 @@ struct Event {
   // first has none: NaN.
   std::vector<SampledToken> prompt_logprobs;
   FinishReason finish = FinishReason::kNone;
+  SampledToken end;  // the end id that was drawn; with kEnd
   Usage usage;
   Status error;  // with kFailed
 };

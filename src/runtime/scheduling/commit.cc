@@ -62,6 +62,7 @@ int32_t CommitTokens(Sequence& sequence, const SequenceResult& result,
   }
   if (result.end_id && sequence.finish == FinishReason::kNone) {
     sequence.finish = FinishReason::kEnd;
+    sequence.end = tokens.back();
   }
   if (result.fault != StepFault::kNone && sequence.finish == FinishReason::kNone) {
     EndAtFault(sequence, result.fault);

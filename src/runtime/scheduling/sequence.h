@@ -82,7 +82,8 @@ struct Sequence {
   Acceptance acceptance;
   ProbeState probe;
   FinishReason finish = FinishReason::kNone;
-  Status error;  // with kFailed
+  SampledToken end;  // the end id; with kEnd
+  Status error;      // with kFailed
   Usage usage;
   // Logits for the client that no event has yet: of the prompt, complete before the first token's
   // event takes them, and of the step's tokens.

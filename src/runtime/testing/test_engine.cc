@@ -233,6 +233,7 @@ void ReadEvents(Engine& engine, Outputs& outputs) {
     std::ranges::move(event.generation_logits, std::back_inserter(output.generation_logits));
     std::ranges::move(event.prompt_logprobs, std::back_inserter(output.prompt_logprobs));
     output.finish = event.finish;
+    if (event.finish == FinishReason::kEnd) output.end = event.end;
     output.usage = event.usage;
     output.error = event.error;
   }

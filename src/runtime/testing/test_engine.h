@@ -93,6 +93,7 @@ struct Output {
   std::vector<LogitsRow> generation_logits;
   std::vector<SampledToken> prompt_logprobs;
   FinishReason finish = FinishReason::kNone;
+  SampledToken end;  // as Event
   Usage usage;
   Status error;
 };

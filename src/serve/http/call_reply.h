@@ -1,7 +1,7 @@
-// CallReply: a call in progress as an HTTP reply, whole or as server-sent events. It holds the code
-// common to the front ends: polling within a byte limit, the head, and errors: before the first
-// byte an error sets the status, later it is only the last event. A stream that waits long is kept
-// alive by comments; the first of them begins the response.
+// CallReply: a call in progress as an HTTP reply, whole or as a stream. It holds the code common to
+// the front ends: polling within a byte limit, the head, and errors: before the first byte an error
+// sets the status, later it is only the last message. A stream of events that waits long is kept
+// alive by comments, the first of which begins the response; or a call that waits long ends.
 #pragma once
 
 #include <cstdint>
@@ -9,16 +9,18 @@
 #include <memory>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "base/clock.h"
 #include "base/status.h"
 #include "serve/call_news.h"
 #include "serve/http/message.h"
 
 namespace tandem::serve {
 
-// The messages of one call. In a stream every message is an event's data; otherwise they are the
-// body, one after the other. Owned by the reply.
+// The messages of one call. In a stream of events every message is an event's data, in one of lines
+// a line; otherwise they are the body, one after the other. Owned by the reply.
 class MessageSource {
  public:
   virtual ~MessageSource() = default;
@@ -34,8 +36,25 @@ class MessageSource {
   virtual bool ErrorIsEvent() const { return false; }
 };
 
-enum class ReplyForm : uint8_t { kWhole, kEvents };
+enum class ReplyForm : uint8_t {
+  kWhole,
+  kEvents,  // server-sent events
+  kLines,   // a message ends with a line end
+  kPieces,  // messages as they are, each as soon as it is there
+};
 
-std::unique_ptr<Reply> MakeCallReply(std::unique_ptr<MessageSource> source, ReplyForm form);
+struct ReplyStyle {
+  ReplyForm form = ReplyForm::kWhole;
+  std::string content_type = {};  // of an answer, and of a stream's errors; empty: the form's usual
+  // Without news for that long the call ends with DEADLINE_EXCEEDED: before the response has begun,
+  // and after. 0: it waits for ever, and a stream of events is kept alive.
+  Nanos first_patience{0};
+  Nanos next_patience{0};
+};
+
+std::unique_ptr<Reply> MakeCallReply(std::unique_ptr<MessageSource> source, ReplyStyle style);
+inline std::unique_ptr<Reply> MakeCallReply(std::unique_ptr<MessageSource> source, ReplyForm form) {
+  return MakeCallReply(std::move(source), ReplyStyle{.form = form});
+}
 
 }  // namespace tandem::serve

@@ -288,7 +288,11 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     is_http_1_0_ = parser.is_http_1_0();
     is_head_ = parser.is_head();
     path_ = parser.request().path;
-    const std::string_view id = parser.request().Header("x-request-id");
+    std::string_view id = parser.request().Header("x-request-id");
+    if (const std::string& other = shared_.request_id_header;
+        !other.empty() && !IsGoodRequestId(id)) {
+      id = parser.request().Header(other);
+    }
     request_id_ = IsGoodRequestId(id) ? std::string(id) : NewRequestId();
   }
 
@@ -321,7 +325,8 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
         if (is_first) co_await Probe();
         if (gone_) co_return false;
         if (!watching_ && !gone_) Watch();
-        const bool has_news = co_await WaitForNews();
+        const bool has_news =
+            co_await WaitForNews(reply.patience().value_or(shared_.limits.keep_alive_interval));
         if (gone_) co_return false;
         if (has_news || !reply.KeepAlive(head, out)) continue;
       }
@@ -409,10 +414,9 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     wake_timer_.cancel();
   }
 
-  // Until there is a signal; false when the keep-alive interval has passed without one.
-  awaitable<bool> WaitForNews() {
+  // Until there is a signal; false when the interval (0: for ever) has passed without one.
+  awaitable<bool> WaitForNews(Nanos interval) {
     using TimePoint = asio::steady_timer::time_point;
-    const Nanos interval = shared_.limits.keep_alive_interval;
     const TimePoint end =
         interval > Nanos(0) ? asio::steady_timer::clock_type::now() + interval : TimePoint::max();
     bool expired = false;

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstddef>
 #include <memory>
+#include <string>
 #include <utility>
 
 #include "base/mutex.h"
@@ -15,9 +16,12 @@
 namespace tandem::serve {
 
 struct ConnectionShared {
-  ConnectionShared(HttpHandler& http_handler, const HttpLimits& http_limits,
+  ConnectionShared(HttpHandler& http_handler, const HttpLimits& http_limits, std::string id_header,
                    std::shared_ptr<const TlsContext> tls)
-      : handler(http_handler), limits(http_limits), tls_(std::move(tls)) {}
+      : handler(http_handler),
+        limits(http_limits),
+        request_id_header(std::move(id_header)),
+        tls_(std::move(tls)) {}
 
   // That of new connections; null: they are plain.
   std::shared_ptr<const TlsContext> Tls() const {
@@ -31,6 +35,7 @@ struct ConnectionShared {
 
   HttpHandler& handler;
   const HttpLimits limits;
+  const std::string request_id_header;  // besides x-request-id; empty: none
   std::atomic<int> active_requests{0};  // whose response is not written yet
   std::atomic<int> connections{0};
   std::atomic<size_t> body_bytes{0};  // of the requests that are being read

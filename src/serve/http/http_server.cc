@@ -34,7 +34,8 @@ constexpr int kMostTurnedAway = 64;  // answered with 503 at a time; others get 
 struct HttpServer::Impl {
   Impl(const HttpServerOptions& options, HttpHandler& handler,
        std::shared_ptr<const TlsContext> tls)
-      : tls_files(options.tls), shared(handler, options.limits, std::move(tls)) {
+      : tls_files(options.tls),
+        shared(handler, options.limits, options.request_id_header, std::move(tls)) {
     for (int i = 0; i < std::max(options.threads, 1); ++i) {
       loops.push_back(std::make_unique<EventLoop>());
     }

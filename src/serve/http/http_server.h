@@ -21,6 +21,8 @@ struct HttpServerOptions {
   int threads = 2;
   TlsFiles tls;  // without them connections are plain
   HttpLimits limits;
+  // The header whose value is the request's id where x-request-id is not; lower case. Empty: none.
+  std::string request_id_header = {};
 };
 
 class HttpServer {

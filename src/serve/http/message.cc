@@ -1,5 +1,7 @@
 #include "serve/http/message.h"
 
+#include "serve/http/wire.h"
+
 namespace tandem::serve {
 namespace {
 
@@ -33,6 +35,7 @@ class ReplyWithHeaders final : public Reply {
     if (has_bytes) Add(head);
     return has_bytes;
   }
+  std::optional<Nanos> patience() const override { return reply_->patience(); }
 
  private:
   void Add(HttpHead& head) {
@@ -51,6 +54,13 @@ std::string_view HttpRequest::Header(std::string_view name) const {
     if (key == name) return value;
   }
   return {};
+}
+
+std::optional<std::string> HttpRequest::Parameter(std::string_view name) const {
+  for (auto& [key, value] : ParseQuery(query)) {
+    if (key == name) return std::move(value);
+  }
+  return std::nullopt;
 }
 
 std::unique_ptr<Reply> MakeReply(HttpHead head, std::string body) {
@@ -76,6 +86,10 @@ std::string_view HttpReason(int status) {
   switch (status) {
     case 200:
       return "OK";
+    case 202:
+      return "Accepted";
+    case 207:
+      return "Multi-Status";
     case 400:
       return "Bad Request";
     case 401:
@@ -88,6 +102,8 @@ std::string_view HttpReason(int status) {
       return "Method Not Allowed";
     case 408:
       return "Request Timeout";
+    case 409:
+      return "Conflict";
     case 411:
       return "Length Required";
     case 413:
@@ -96,6 +112,8 @@ std::string_view HttpReason(int status) {
       return "URI Too Long";
     case 415:
       return "Unsupported Media Type";
+    case 424:
+      return "Failed Dependency";
     case 429:
       return "Too Many Requests";
     case 431:
@@ -110,6 +128,8 @@ std::string_view HttpReason(int status) {
       return "Service Unavailable";
     case 504:
       return "Gateway Timeout";
+    case 507:
+      return "Insufficient Storage";
     default:
       return "Unknown";
   }

@@ -9,10 +9,13 @@
 #include <cstddef>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
 #include <vector>
+
+#include "base/clock.h"
 
 namespace tandem::serve {
 
@@ -21,6 +24,7 @@ using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 struct HttpRequest {
   std::string method;   // "GET"
   std::string path;     // without the query, not decoded
+  std::string query;    // what follows the path's "?", not decoded
   std::string host;     // the server's name as the client gave it; lower case, no port, or empty
   HttpHeaders headers;  // names in lower case
   std::string body;
@@ -29,6 +33,8 @@ struct HttpRequest {
 
   // The first header of that (lower-case) name; empty when there is none.
   std::string_view Header(std::string_view name) const;
+  // The first parameter of that name in the query, decoded.
+  std::optional<std::string> Parameter(std::string_view name) const;
 };
 
 struct HttpHead {
@@ -51,6 +57,9 @@ class Reply {
   // Called after a long wait without a byte. True if `out` got bytes that mean nothing and keep the
   // connection in use; they begin the response as those of Poll do.
   virtual bool KeepAlive(HttpHead& /*head*/, std::string& /*out*/) { return false; }
+  // How long that wait is; none: as the transport's limits have it. When KeepAlive has returned
+  // false, the reply is polled again.
+  virtual std::optional<Nanos> patience() const { return std::nullopt; }
 };
 
 // The decision on a request of which only the header has been read.

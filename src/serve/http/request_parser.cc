@@ -124,6 +124,7 @@ class RequestParser::Impl final : public http::basic_parser<true> {
     is_http_1_0_ = version < 11;
     const TargetParts parts = ParseTarget(View(target));
     request_.path = parts.path;
+    request_.query = parts.query;
     target_authority_ = parts.authority;
     if (target.size() > limits_.uri_bytes) {
       return Fail(414, fmt::format("the URI is longer than {} bytes", limits_.uri_bytes), ec);

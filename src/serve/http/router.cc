@@ -62,6 +62,7 @@ class CountingReply final : public Reply {
     if (has_bytes) Count(head);
     return has_bytes;
   }
+  std::optional<Nanos> patience() const override { return reply_->patience(); }
 
  private:
   void Count(const HttpHead& head) {

@@ -38,7 +38,10 @@ TargetParts ParseTarget(std::string_view target) {
     target.remove_prefix(end);
     if (!target.starts_with('/')) target = "/";
   }
-  parts.path = target.substr(0, target.find_first_of("?#"));
+  target = target.substr(0, target.find('#'));
+  const size_t mark = std::min(target.find('?'), target.size());
+  parts.path = target.substr(0, mark);
+  parts.query = target.substr(std::min(mark + 1, target.size()));
   return parts;
 }
 
@@ -87,6 +90,24 @@ std::string PercentDecode(std::string_view text) {
     }
   }
   return out;
+}
+
+std::vector<std::pair<std::string, std::string>> ParseQuery(std::string_view query) {
+  const auto decode = [](std::string_view text) {
+    std::string spaced(text);
+    std::ranges::replace(spaced, '+', ' ');
+    return PercentDecode(spaced);
+  };
+  std::vector<std::pair<std::string, std::string>> parameters;
+  while (!query.empty()) {
+    const std::string_view part = query.substr(0, query.find('&'));
+    query.remove_prefix(std::min(part.size() + 1, query.size()));
+    if (part.empty()) continue;
+    const size_t equals = std::min(part.find('='), part.size());
+    parameters.emplace_back(decode(part.substr(0, equals)),
+                            decode(part.substr(std::min(equals + 1, part.size()))));
+  }
+  return parameters;
 }
 
 bool IsGoodRequestId(std::string_view id) {

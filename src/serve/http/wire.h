@@ -6,6 +6,8 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 #include "serve/http/message.h"
 
@@ -17,6 +19,7 @@ std::string LowerCase(std::string_view text);
 struct TargetParts {
   std::string_view authority;  // "host:port" of an absolute target; else empty
   std::string_view path;       // without the query; empty when the target is no path
+  std::string_view query;      // between the "?" and a "#"
 };
 TargetParts ParseTarget(std::string_view target);
 
@@ -30,6 +33,10 @@ std::string HostOfOrigin(std::string_view origin);
 
 // Replaces each %XX by its byte; a % without two hex digits stays.
 std::string PercentDecode(std::string_view text);
+
+// The names and values of a query or of a form, "a=1&b=x+y", decoded; a + is a space. A name
+// without a = has an empty value.
+std::vector<std::pair<std::string, std::string>> ParseQuery(std::string_view query);
 
 // Visible ASCII of limited length.
 bool IsGoodRequestId(std::string_view id);

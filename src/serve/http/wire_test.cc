@@ -4,12 +4,16 @@
 
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace tandem::serve {
 namespace {
 
 TEST(WireTest, TakesTargetsApart) {
   EXPECT_EQ(ParseTarget("/a/b?c=http://d/e").path, "/a/b");
+  EXPECT_EQ(ParseTarget("/a/b?c=http://d/e#f?g").query, "c=http://d/e");
+  EXPECT_EQ(ParseTarget("/a").query, "");
   EXPECT_EQ(ParseTarget("/a").authority, "");
   EXPECT_EQ(ParseTarget("HTTP://host:1/a?b").path, "/a");
   EXPECT_EQ(ParseTarget("http://host:1/a").authority, "host:1");
@@ -31,6 +35,13 @@ TEST(WireTest, FindsTheHostOfAnAuthority) {
                           "[a/b]", "a\"b", "a:80,b"}) {
     EXPECT_EQ(HostOfAuthority(bad), std::nullopt) << bad;
   }
+}
+
+TEST(WireTest, TakesQueriesApart) {
+  using Parameters = std::vector<std::pair<std::string, std::string>>;
+  EXPECT_EQ(ParseQuery("a=1&b=x+y%2Bz&c&&d=e=f"),
+            (Parameters{{"a", "1"}, {"b", "x y+z"}, {"c", ""}, {"d", "e=f"}}));
+  EXPECT_EQ(ParseQuery(""), Parameters());
 }
 
 TEST(WireTest, DecodesPercentSigns) {

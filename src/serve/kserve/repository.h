@@ -110,6 +110,7 @@ class Repository {
   bool Ready(const InferModel& model) const { return !leaving_ && model.Ready(); }
   // Marks every model as not ready because the server is about to end. Calls are still answered.
   void SetLeaving() { leaving_ = true; }
+  bool is_leaving() const { return leaving_; }
 
   // Whether a model that failed to load makes the whole server not ready; true unless set before
   // the servers start.

@@ -1,6 +1,6 @@
 // ModelLoader: loads and unloads models of djl-serving's management routes by their address.
-// Whoever starts the server implements it (serve knows no files); it outlives the server. Calls
-// come one at a time, on the thread of kserve::Repository's control.
+// Whoever starts the server implements it (serve knows no files); it outlives the server. Load and
+// Unload come one at a time, on the thread of kserve::Repository's control.
 #pragma once
 
 #include <string>
@@ -15,17 +15,23 @@ struct LoadRequest {
   std::string url;   // a folder, "file:" before it or not, or what else the loader understands
 };
 
+// Where a served model came from.
+struct ModelOrigin {
+  std::string url;          // as it was given; empty if that is not known
+  bool by_request = false;  // Load brought it
+};
+
 class ModelLoader {
  public:
   virtual ~ModelLoader() = default;
-  // Loads a model and adds it to the registry and the repository under `name`. FAILED_PRECONDITION
-  // with Reason::kAlreadyExists where the name is taken, RESOURCE_EXHAUSTED where memory is short,
+  // Loads a model and adds it to the registry and the repository under `name`. Any code with
+  // Reason::kAlreadyExists where the name is taken; RESOURCE_EXHAUSTED where memory is short,
   // NOT_FOUND where there is nothing at the url, UNIMPLEMENTED for a kind of url it does not know.
   virtual Status Load(const LoadRequest& request) = 0;
   // Unloads what Load or the start has loaded. NOT_FOUND without such a model.
   virtual Status Unload(std::string_view name) = 0;
-  // Where a served model came from, as it was given; empty if that is not known. Any thread.
-  virtual std::string UrlOf(std::string_view name) const = 0;
+  // Any thread.
+  virtual ModelOrigin OriginOf(std::string_view name) const = 0;
 };
 
 }  // namespace tandem::serve::lmi

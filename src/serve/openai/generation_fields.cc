@@ -21,30 +21,6 @@ SamplingFields ReadSampling(FieldReader& fields) {
   return sampling;
 }
 
-std::vector<std::string> ReadStrings(FieldReader& fields, std::string_view name) {
-  std::vector<std::string> strings;
-  const Json* value = fields.Get(name);
-  if (value == nullptr) return strings;
-  if (const std::string* one = value->AsString()) {
-    if (!one->empty()) strings.push_back(*one);
-    return strings;
-  }
-  const Json::Array* list = value->AsArray();
-  if (list == nullptr) {
-    fields.Fail(name,
-                fmt::format("must be a string or an array of strings, not {}", value->KindName()));
-    return strings;
-  }
-  for (const Json& item : *list) {
-    if (item.AsString() == nullptr) {
-      fields.Fail(name, fmt::format("must hold strings, not {}", item.KindName()));
-      break;
-    }
-    strings.push_back(*item.AsString());
-  }
-  return strings;
-}
-
 void ReadLogitBias(FieldReader& fields, TextRequest& text) {
   const Json* value = fields.Get("logit_bias");
   if (value == nullptr) return;
@@ -68,23 +44,6 @@ void ReadLogitBias(FieldReader& fields, TextRequest& text) {
   }
 }
 
-void ReadStopTokenIds(FieldReader& fields, TextRequest& text) {
-  constexpr std::string_view kName = "stop_token_ids";
-  const Json* value = fields.Get(kName);
-  if (value == nullptr) return;
-  const Json::Array* list = value->AsArray();
-  if (list == nullptr) {
-    return fields.Fail(kName,
-                       fmt::format("must be an array of token ids, not {}", value->KindName()));
-  }
-  if (list->size() > kMaxStopTokenIds) {
-    return fields.Fail(kName, fmt::format("at most {} token ids are allowed", kMaxStopTokenIds));
-  }
-  if (!ReadTokenIds(*list, text.stop_token_ids)) {
-    fields.Fail(kName, "must hold token ids: integers from 0 on");
-  }
-}
-
 void ReadMaxTokens(FieldReader& fields, TextRequest& text) {
   const std::optional<int64_t> old_name = fields.Integer("max_tokens");
   const std::optional<int64_t> new_name = fields.Integer("max_completion_tokens");
@@ -102,11 +61,28 @@ double WeightOfPriority(int64_t level) {
 
 }  // namespace
 
+void ReadStopTokenIds(FieldReader& fields, TextRequest& text) {
+  constexpr std::string_view kName = "stop_token_ids";
+  const Json* value = fields.Get(kName);
+  if (value == nullptr) return;
+  const Json::Array* list = value->AsArray();
+  if (list == nullptr) {
+    return fields.Fail(kName,
+                       fmt::format("must be an array of token ids, not {}", value->KindName()));
+  }
+  if (list->size() > kMaxStopTokenIds) {
+    return fields.Fail(kName, fmt::format("at most {} token ids are allowed", kMaxStopTokenIds));
+  }
+  if (!ReadTokenIds(*list, text.stop_token_ids)) {
+    fields.Fail(kName, "must hold token ids: integers from 0 on");
+  }
+}
+
 void ReadGenerationFields(FieldReader& fields, TextRequest& text) {
   text.sampling = ReadSampling(fields);
-  text.stop = ReadStrings(fields, "stop");
+  text.stop = fields.Strings("stop");
   ReadStopTokenIds(fields, text);
-  text.bad_words = ReadStrings(fields, "bad_words");
+  text.bad_words = fields.Strings("bad_words");
   ReadLogitBias(fields, text);
   text.seed = fields.Bits64("seed");
   text.ignore_eos = fields.Boolean("ignore_eos").value_or(false);

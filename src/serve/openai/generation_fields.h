@@ -9,5 +9,7 @@ namespace tandem::serve::openai {
 
 // Sampling, biases, seed, ends, lengths and priority.
 void ReadGenerationFields(FieldReader& fields, TextRequest& text);
+// The member `stop_token_ids` alone.
+void ReadStopTokenIds(FieldReader& fields, TextRequest& text);
 
 }  // namespace tandem::serve::openai

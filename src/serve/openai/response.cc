@@ -25,13 +25,16 @@ void WriteChatToken(const TextCodec& codec, int32_t token, float logprob, JsonWr
   writer.EndArray();
 }
 
-void WriteChatLogprobs(std::span<const TokenPiece> pieces, const TextCodec& codec,
+void WriteChatLogprobs(std::span<const TokenPiece> pieces, const TextCodec& codec, bool in_list,
                        JsonWriter& writer) {
-  writer.Key("logprobs").BeginObject().Key("content").BeginArray();
+  writer.Key("logprobs");
+  if (in_list) writer.BeginArray();
+  writer.BeginObject().Key("content").BeginArray();
   for (const TokenPiece& piece : pieces) {
     if (piece.token >= 0) WriteTokenLogprob(codec, piece, writer);
   }
   writer.EndArray().Key("refusal").Null().EndObject();
+  if (in_list) writer.EndArray();
 }
 
 // Tokens that are spelled alike (a byte's own token, say) share a key, which the likeliest keeps.
@@ -111,13 +114,18 @@ void WritePromptLogprobs(const PromptText& prompt, int64_t most, const TextCodec
   writer.EndArray();
 }
 
-void WriteFinish(TextFinish finish, bool ends_with_calls, JsonWriter& writer) {
+std::string_view FinishWord(TextFinish finish, bool ends_with_calls, EndWords words) {
+  if (finish != TextFinish::kStop) return TextFinishName(finish);
+  if (ends_with_calls) return "tool_calls";
+  return words == EndWords::kDjl ? "eos_token" : TextFinishName(finish);
+}
+
+void WriteFinish(TextFinish finish, bool ends_with_calls, EndWords words, JsonWriter& writer) {
   writer.Key("finish_reason");
   if (finish == TextFinish::kNone) {
     writer.Null();
   } else {
-    const bool calls = ends_with_calls && finish == TextFinish::kStop;
-    writer.String(calls ? "tool_calls" : TextFinishName(finish));
+    writer.String(FinishWord(finish, ends_with_calls, words));
   }
 }
 
@@ -233,11 +241,11 @@ void WriteChunkChoice(const ResponseHeader& header, const Choice& choice,
   if (!options.logprobs || choice.pieces.empty()) {
     writer.Key("logprobs").Null();
   } else if (header.endpoint == Endpoint::kChat) {
-    WriteChatLogprobs(run.pieces, codec, writer);
+    WriteChatLogprobs(run.pieces, codec, header.words == EndWords::kDjl, writer);
   } else {
     WriteCompletionLogprobs({run}, codec, writer);
   }
-  WriteFinish(choice.finish, choice.ends_with_calls, writer);
+  WriteFinish(choice.finish, choice.ends_with_calls, header.words, writer);
   writer.EndObject();
 }
 
@@ -257,18 +265,6 @@ void WriteCompletionText(const TextChoice& answer, bool logprobs, const Echo& ec
   }
   writer.Key("text").String(text);
   if (logprobs) WriteCompletionLogprobs({prompt, answered}, codec, writer);
-}
-
-// An answer without tokens is the worst.
-double MeanLogprob(std::span<const TokenPiece> pieces) {
-  double sum = 0;
-  int64_t count = 0;
-  for (const TokenPiece& piece : pieces) {
-    if (piece.token < 0) continue;
-    sum += piece.logprob;
-    ++count;
-  }
-  return count == 0 ? -std::numeric_limits<double>::infinity() : sum / static_cast<double>(count);
 }
 
 }  // namespace
@@ -296,6 +292,17 @@ std::string TokenName(const TextCodec& codec, int32_t token) {
   for (const char c : bytes)
     fmt::format_to(std::back_inserter(name), "\\x{:02x}", static_cast<uint8_t>(c));
   return name;
+}
+
+double MeanLogprob(std::span<const TokenPiece> pieces) {
+  double sum = 0;
+  int64_t count = 0;
+  for (const TokenPiece& piece : pieces) {
+    if (piece.token < 0) continue;
+    sum += piece.logprob;
+    ++count;
+  }
+  return count == 0 ? -std::numeric_limits<double>::infinity() : sum / static_cast<double>(count);
 }
 
 std::vector<const TextChoice*> BestChoices(const std::vector<TextChoice>& answers, size_t generated,
@@ -329,7 +336,7 @@ std::string FormatResponse(const ResponseHeader& header,
     int32_t num_calls = 0;
     if (is_chat) {
       num_calls = WriteMessage(answer, plan, writer);
-      if (logprobs) WriteChatLogprobs(answer.pieces, codec, writer);
+      if (logprobs) WriteChatLogprobs(answer.pieces, codec, /*in_list=*/false, writer);
     } else {
       WriteCompletionText(answer, logprobs, echo, codec, writer);
     }
@@ -337,7 +344,7 @@ std::string FormatResponse(const ResponseHeader& header,
     if (!is_chat && echo.num_prompt_logprobs >= 0) {
       WritePromptLogprobs(*answer.prompt, echo.num_prompt_logprobs, codec, writer);
     }
-    WriteFinish(answer.finish, EndsWithCalls(plan.tools, num_calls), writer);
+    WriteFinish(answer.finish, EndsWithCalls(plan.tools, num_calls), header.words, writer);
     writer.EndObject();
   }
   writer.EndArray();

@@ -19,12 +19,19 @@
 
 namespace tandem::serve::openai {
 
+// Whose words tell how an answer ended.
+enum class EndWords : uint8_t {
+  kOpenAi,  // stop, length
+  kDjl,     // eos_token, length; a chunk's log-probabilities stand in a list, as djl-serving has it
+};
+
 // The parts common to every response and chunk of one call.
 struct ResponseHeader {
   Endpoint endpoint = Endpoint::kChat;
   std::string id;  // "chatcmpl-…" or "cmpl-…"
   std::string model;
   int64_t created = 0;  // seconds since 1970
+  EndWords words = EndWords::kOpenAi;
 };
 
 // News of one answer in a stream.
@@ -47,6 +54,9 @@ void WriteTokenLogprob(const TextCodec& codec, const TokenPiece& piece, JsonWrit
 
 // A token as a string: tokens that are parts of a character ("bytes:\\xc3") stay distinct.
 std::string TokenName(const TextCodec& codec, int32_t token);
+
+// Of an answer; one without tokens is the worst.
+double MeanLogprob(std::span<const TokenPiece> pieces);
 
 // The choices that the client gets, `wanted` of the `generated` ones of each prompt: those whose
 // tokens have the highest mean log-probability, best first; all of them in their order if as many

@@ -21,6 +21,7 @@
 #include "serve/kserve/http/front_end.h"
 #include "serve/kserve/triton_metrics.h"
 #include "serve/llgtrt/routes.h"
+#include "serve/lmi/front_end.h"
 #include "serve/openai/front_end.h"
 #include "serve/server/kv_events.h"
 
@@ -164,15 +165,18 @@ struct Server::Impl {
         engines(served_engines),
         models(served_models),
         triton_metrics(models, engines, options.read_gpus),
+        lmi_counters(options.lmi.error_rates, clock),
         router(Access(options.api_keys, HostsOf(options)), Cors(options.cors_origins),
-               [&metrics](std::string_view front_end, int status) {
+               [this, &metrics](std::string_view front_end, int status) {
                  metrics.CountResponse(front_end, status);
+                 if (front_end == lmi::kFrontEndName) lmi_counters.CountResponse(status);
                }),
         metrics_router(Access(options.api_keys, HostsOf(options)), Cors(options.cors_origins), {}) {
     router.Add(kserve::MakeFrontEnd(models, options.kserve_body_bytes));
     router.Add(MakeHealthFrontEnd(models));
     router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
     router.Add(MakeKvEventsFrontEnd(engines));
+    if (options.lmi.enabled) AddLmi(metrics);
     FrontEnd openai_front_end = openai::MakeFrontEnd(engines, options.openai_body_bytes,
                                                      options.version, options.answer_formats);
     for (Route& route : llgtrt::Routes(engines, models)) {
@@ -180,6 +184,15 @@ struct Server::Impl {
     }
     router.Add(std::move(openai_front_end));
     metrics_router.Add(MakeMetricsFrontEnd(engines, metrics, triton_metrics));
+  }
+
+  void AddLmi(const Metrics& metrics) {
+    const lmi::Host host{engines, models, options.lmi_loader};
+    for (FrontEnd& front_end : lmi::MakeFrontEnds(
+             host, options.lmi, options.answer_formats, lmi_counters, clock,
+             [this, &metrics] { return metrics.Text(engines.Stats()) + triton_metrics.Text(); })) {
+      router.Add(std::move(front_end));
+    }
   }
 
   int active_requests() const {
@@ -234,6 +247,8 @@ struct Server::Impl {
   ModelRegistry& engines;
   kserve::Repository& models;
   kserve::TritonMetrics triton_metrics;
+  const SteadyClock clock;
+  lmi::Counters lmi_counters;
   Router router;
   Router metrics_router;
   // Last: their replies use the members above.
@@ -269,7 +284,9 @@ Result<std::unique_ptr<Server>> Server::Start(const ServerOptions& options, Mode
                                               kserve::Repository& models, Metrics& metrics) {
   TANDEM_RETURN_IF_ERROR(CheckServerOptions(options));
   auto impl = std::make_unique<Impl>(options, engines, models, metrics);
-  TANDEM_ASSIGN_OR_RETURN(impl->http, HttpServer::Start(options.http, impl->router));
+  HttpServerOptions main_http = options.http;
+  if (options.lmi.enabled) main_http.request_id_header = options.lmi.request_id_header;
+  TANDEM_ASSIGN_OR_RETURN(impl->http, HttpServer::Start(main_http, impl->router));
   if (options.grpc) {
     GrpcServerOptions grpc = *options.grpc;
     grpc.host = options.http.host;

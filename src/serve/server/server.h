@@ -1,6 +1,6 @@
-// Server: the face of the models: OpenAI and KServe routes over HTTP, KServe over gRPC, health,
-// metrics, keys, and an orderly shutdown. Owned by main(); Start and Run on one thread, Shutdown on
-// any.
+// Server: the face of the models: OpenAI's, KServe's and djl-serving's routes over HTTP, KServe
+// over gRPC, health, metrics, keys, and an orderly shutdown. Owned by main(); Start and Run on one
+// thread, Shutdown on any.
 //
 //   auto client = MakeEngineClient(*engine);  // the engine is Start()ed
 //   auto codec = LoadTextCodec(model_dir, vocab_size);
@@ -30,6 +30,8 @@
 #include "serve/http/router.h"
 #include "serve/kserve/grpc/grpc_server.h"
 #include "serve/kserve/repository.h"
+#include "serve/lmi/model_loader.h"
+#include "serve/lmi/settings.h"
 #include "serve/metrics.h"
 #include "serve/model_registry.h"
 #include "serve/openai/answer_format.h"
@@ -49,6 +51,9 @@ struct ServerOptions {
   // Web pages of these origins may use the server (Cors); none: no page of another origin.
   std::vector<std::string> cors_origins;
   openai::AnswerFormatNames answer_formats;
+  lmi::Settings lmi;  // djl-serving's routes
+  // Loads models for them by request, and outlives the server; null: nobody does.
+  lmi::ModelLoader* lmi_loader = nullptr;
   // The GPUs' figures for /metrics, called once for each answer on the thread that gives it. May be
   // empty: there are none.
   std::function<std::vector<GpuUsage>()> read_gpus;

@@ -224,6 +224,9 @@ Event FakeEngine::Advance(Sequence& sequence) const {
     event.error = sequence.script.failure;
   } else if (sequence.position == sequence.script.tokens.size()) {
     event.finish = FinishReason::kEnd;
+    event.end.token = ByteCodec::kEnd;
+    if (sequence.num_top_logprobs >= 0) event.end.logprob = -0.25f;
+    AddTop(sequence.num_top_logprobs, -0.25f, event.end);
   } else {
     SampledToken token{};
     token.token = sequence.script.tokens[sequence.position++];
