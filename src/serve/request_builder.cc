@@ -258,8 +258,7 @@ Status FillBadWords(const TextRequest& text, const TextCodec& codec, Request& re
 // The refusal of a grammar, by the field of the part that is at fault.
 Status GrammarRefused(const OutputGrammar& grammar, const Status& refusal, const TextCodec& codec,
                       const std::vector<int32_t>& end_ids) {
-  constexpr size_t kMaxParts = 32;  // compiling each may take as long as compiling the whole
-  const size_t count = std::min(grammar.parts.size(), kMaxParts);
+  const size_t count = std::min(grammar.parts.size(), kMaxGrammarParts);
   for (const OutputGrammar& part : std::span(grammar.parts).first(count)) {
     if (refusal.code() != Code::kInvalidArgument) break;
     const auto alone = codec.FollowGrammar(part, end_ids);
@@ -277,6 +276,11 @@ Status FillGrammar(const TextRequest& text, const TextCodec& codec, ReasoningSta
   if (grammar == nullptr) return {};
   Result<std::shared_ptr<const TokenConstraint>> constraint =
       codec.FollowGrammar(*grammar, request.end_ids);
+  std::shared_ptr<const OutputGrammar> followed = grammar;
+  while (constraint.status().code() == Code::kInvalidArgument && followed->looser) {
+    followed = followed->looser();
+    constraint = codec.FollowGrammar(*followed, request.end_ids);
+  }
   if (!constraint.ok()) {
     return GrammarRefused(*grammar, constraint.status(), codec, request.end_ids);
   }

@@ -83,6 +83,19 @@ class Formats:
                     self.assertEqual(choice["finish_reason"], "tool_calls", choice)
                     self.assertEqual(len(calls), 1)
 
+    def test_demanded_calls_fit_schemas_that_are_not_strict(self):
+        odd = function("odd", {"type": "object", "properties": {"x": {"$ref": "https://example.com/x"}}})
+        for fields in ({"tool_choice": "required"}, {"tool_choice": named("weather")}, {"tool_choice": named("stock")}):
+            for tools in (LOOSE, [*LOOSE, odd]):
+                fields = {"parallel_tool_calls": False, "n": 4, "temperature": 1.2, "seed": 5, **fields}
+                for choice in self.choices(tools=tools, **fields):
+                    (call,) = choice["message"]["tool_calls"]
+                    if call["function"]["name"] != "odd":
+                        self.assertTrue(fits(call), call)
+        # A schema that cannot be followed is dropped, as before.
+        (choice,) = self.choices(tools=[odd], tool_choice="required", parallel_tool_calls=False, max_tokens=100)
+        self.assertEqual(choice["message"]["tool_calls"][0]["function"]["name"], "odd")
+
     def test_a_named_function_is_called(self):
         for name in ("weather", "stock"):
             (call,) = self.calls(finish="stop", tools=STRICT, tool_choice=named(name), parallel_tool_calls=False)

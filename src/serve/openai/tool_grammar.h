@@ -1,6 +1,6 @@
 // The grammar of an answer whose calls follow one: reasoning if the model has it, then text or not,
-// then calls in the model's own format, whose arguments fit each strict function's schema. A pure
-// function.
+// then calls in the model's own format, whose arguments fit the schemas that the calls follow. A
+// pure function.
 #pragma once
 
 #include <memory>

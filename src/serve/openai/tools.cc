@@ -39,6 +39,21 @@ Result<std::string> ReadSchema(const Json& function, const std::string& field) {
   return schema->Dump();
 }
 
+// Of a function that is not strict, whose calls are objects whatever the schema says: empty where
+// it speaks of something else.
+std::string LooseSchema(const Json* parameters) {
+  if (parameters == nullptr || parameters->AsObject()->empty()) return "";
+  const Json* type = Given(*parameters, "type");
+  if (type != nullptr) {
+    const std::string* name = TextOf(type);
+    return name != nullptr && *name == "object" ? parameters->Dump() : "";
+  }
+  Json::Object members = *parameters->AsObject();
+  std::erase_if(members, [](const JsonMember& member) { return member.name == "type"; });
+  members.push_back({"type", Json(std::string("object"))});
+  return Json(std::move(members)).Dump();
+}
+
 // `at`: of the function, without the dot.
 Result<Tool> ReadFunction(const Json& function, const std::string& at) {
   const std::string* name = TextOf(Given(function, "name"));
@@ -57,6 +72,8 @@ Result<Tool> ReadFunction(const Json& function, const std::string& at) {
   tool.is_strict = strict != nullptr && *strict->AsBool();
   if (tool.is_strict) {
     TANDEM_ASSIGN_OR_RETURN(tool.schema, ReadSchema(function, tool.field));
+  } else {
+    tool.schema = LooseSchema(parameters);
   }
   return tool;
 }
