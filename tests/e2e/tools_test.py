@@ -211,6 +211,19 @@ class Hermes(Formats, ToolsTest):
         else:
             self.assertEqual(json.loads(choice["message"]["content"]), {"word": "tandem"})
 
+    def test_a_demanded_call_wins_over_an_answer_in_json(self):
+        form = {"type": "json_object"}
+        (call,) = self.calls(tools=STRICT, tool_choice="required", response_format=form, parallel_tool_calls=False)
+        self.assertTrue(fits(call), call)
+        # As instructor's RESPONSES_TOOLS asks.
+        tool = {"type": "function", **STRICT[1]["function"]}
+        body = {"input": QUESTION, "tools": [tool], "tool_choice": {"type": "function", "name": "stock"}, "text": {"format": form}}
+        status, reply = self.server.post("/v1/responses", {"max_output_tokens": 300, "temperature": 0, **body})
+        self.assertEqual(status, 200, reply)
+        (item,) = [item for item in reply["output"] if item["type"] == "function_call"]
+        self.assertEqual(item["name"], "stock")
+        self.assertEqual(set(json.loads(item["arguments"])), {"ticker", "days"})
+
     def test_refusals_name_the_function_and_the_keyword(self):
         bad = function("odd", {"type": "object", "properties": {"x": {"if": True}}}, True)
         error = self.refusal(tools=[*STRICT, bad])
@@ -218,7 +231,7 @@ class Hermes(Formats, ToolsTest):
         self.assertIn('the function "odd": the keyword "if" of the JSON schema is not supported', error["message"])
         # Its schema matters only where it is followed.
         self.assertEqual(len(self.choices(tools=[function("odd", {"type": "object", "if": True})])), 1)
-        self.assertEqual(self.refusal(tools=STRICT, tool_choice="required", response_format={"type": "json_object"})["param"], "tool_choice")
+        self.assertEqual(self.refusal(tools=STRICT, tool_choice="required", guided_regex="a+")["param"], "tool_choice")
         self.assertEqual(self.refusal(tools=STRICT, guided_regex="a+")["param"], "tools")
         self.assertEqual(self.refusal(tools=STRICT, tool_choice=named("nobody"))["param"], "tool_choice")
         many = [function(f"f{i}", WEATHER, True) for i in range(129)]
