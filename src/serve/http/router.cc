@@ -79,6 +79,7 @@ std::unique_ptr<Reply> MakeError(const FrontEnd& front_end, int status, std::str
   HttpHead head;
   head.status = status;
   head.headers = std::move(headers);
+  head.log_note = message;
   if (status == 503) {
     head.headers.emplace_back("Retry-After", "1");
     head.close = true;
