@@ -254,6 +254,20 @@ class Llama3(Formats, ToolsTest):
     arguments = ("--tool_format", "llama3")
 
 
+class Loop(ToolsTest):
+    def test_an_agents_loop_ends_with_an_answer(self):
+        question = {"role": "user", "content": QUESTION}
+        developer = {"role": "developer", "content": "Answer briefly."}
+        calls = self.calls(tools=STRICT, tool_choice="required", parallel_tool_calls=False)
+        asked = {"role": "assistant", "content": None, "tool_calls": calls}
+        answered = {"role": "tool", "tool_call_id": calls[0]["id"], "content": QUESTION}
+        (choice,) = self.choices([developer, question, asked, answered], tools=STRICT[:1], tool_choice="none")
+        self.assertEqual(choice["finish_reason"], "stop")
+        self.assertTrue(choice["message"]["content"])
+        (choice,) = self.choices([question, asked, answered], tools=LOOSE)
+        self.assertEqual(choice["finish_reason"], "stop")
+
+
 class NoFormat(ToolsTest):
     arguments = ("--tool_format", "none")
 
