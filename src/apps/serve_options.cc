@@ -159,6 +159,13 @@ const BoundOptions<serve::ServiceOptions>& ServiceRows() {
        [](const OptionValues& values, const OptionSpec& spec, serve::ServiceOptions& options) {
          options.limits.allow_control_tokens = values.Flag(spec);
        }},
+      BindChoice<serve::ServiceOptions, [](auto& o) -> auto& { return o.limits.compact_json; }>(
+          {.name = "json_whitespace",
+           .meaning = "Blanks between the parts of JSON that a grammar describes: flexible as the "
+                      "model writes them, compact none; disable_any_whitespace in response_format "
+                      "decides for one request",
+           .group = kServer},
+          {{"flexible", false}, {"compact", true}}),
   });
   return rows;
 }

@@ -12,6 +12,7 @@
 #include "runtime/request/sampling_parameters.h"
 #include "runtime/request/validate_request.h"
 #include "serve/chat_prompt.h"
+#include "serve/json_blanks.h"
 
 namespace tandem::serve {
 namespace {
@@ -269,11 +270,16 @@ Status GrammarRefused(const OutputGrammar& grammar, const Status& refusal, const
   return AtField(grammar.field, refusal);
 }
 
-Status FillGrammar(const TextRequest& text, const TextCodec& codec, ReasoningStart reasoning,
-                   Request& request) {
-  const std::shared_ptr<const OutputGrammar> grammar =
+Status FillGrammar(const TextRequest& text, const TextCodec& codec, const RequestLimits& limits,
+                   ReasoningStart reasoning, Request& request) {
+  std::shared_ptr<const OutputGrammar> grammar =
       text.grammar_after ? text.grammar_after(reasoning) : text.grammar;
   if (grammar == nullptr) return {};
+  if (limits.compact_json && IsJsonGrammar(*grammar) && !grammar->keeps_blanks) {
+    auto compact = std::make_shared<OutputGrammar>(*grammar);
+    ForbidBlanks(*compact);  // a schema's own options hold
+    grammar = std::move(compact);
+  }
   Result<std::shared_ptr<const TokenConstraint>> constraint =
       codec.FollowGrammar(*grammar, request.end_ids);
   std::shared_ptr<const OutputGrammar> followed = grammar;
@@ -386,7 +392,7 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   TANDEM_ASSIGN_OR_RETURN(request.prompt, PromptTokens(text, codec, limits, engine, &start));
   if (request.prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
   TANDEM_RETURN_IF_ERROR(FillMaxTokens(text, engine, request));
-  TANDEM_RETURN_IF_ERROR(FillGrammar(text, codec, start, request));
+  TANDEM_RETURN_IF_ERROR(FillGrammar(text, codec, limits, start, request));
   if (reasoning != nullptr) *reasoning = start;
   return request;
 }

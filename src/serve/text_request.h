@@ -47,6 +47,8 @@ struct OutputGrammar {
   std::string field;         // the client's word for it
   std::string owner = {};    // what it is the grammar of, where `field` does not tell
   std::string thought = {};  // what comes before, as GrammarSet::Compile has it
+  // Of JSON: blanks between its parts stay allowed although the server forbids them.
+  bool keeps_blanks = false;
   // What it was made of: where the whole is refused, the first part that is refused alone is named.
   std::vector<OutputGrammar> parts = {};
   // Makes the grammar to follow in its place where it is refused; empty: the request is refused.

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "serve/json_blanks.h"
 #include "serve/openai/reasoning_grammar.h"
 #include "serve/openai/tool_grammar.h"
 
@@ -25,7 +26,7 @@ std::string_view FieldOf(const ToolRequest& tools) {
 Status PreferDemandedCall(Call& call) {
   const std::shared_ptr<const OutputGrammar> answer = call.prompts.front().grammar;
   if (answer == nullptr || !call.tools.must_call()) return {};
-  if (!CanBeAnswer(*answer)) {
+  if (!IsJsonGrammar(*answer)) {
     return FieldError(
         "tool_choice",
         fmt::format("cannot demand a call beside {}: the answer would have to be both",
@@ -38,7 +39,7 @@ Status PreferDemandedCall(Call& call) {
 // Gives the prompts the grammar of calls, and of the answer that the client may have asked for.
 Status ConstrainCalls(const AnswerFormat& format, const TextCodec& codec, Call& call) {
   const std::shared_ptr<const OutputGrammar> answer = call.prompts.front().grammar;
-  if (answer != nullptr && !CanBeAnswer(*answer)) {
+  if (answer != nullptr && !IsJsonGrammar(*answer)) {
     return FieldError(
         FieldOf(call.tools),
         fmt::format("strict functions and allowed_tools can stand beside JSON, but not beside {}",

@@ -201,11 +201,6 @@ ToolRequest Loosened(ToolRequest tools, const TextCodec& codec) {
 
 }  // namespace
 
-bool CanBeAnswer(const OutputGrammar& answer) {
-  return answer.kind == GrammarKind::kJsonObject || answer.kind == GrammarKind::kJsonSchema ||
-         answer.kind == GrammarKind::kLooseJsonSchema;
-}
-
 std::shared_ptr<const OutputGrammar> ToolGrammar(const ToolRequest& tools,
                                                  const AnswerFormat& format,
                                                  const OutputGrammar* answer,

@@ -20,7 +20,4 @@ std::shared_ptr<const OutputGrammar> ToolGrammar(const ToolRequest& tools,
                                                  const OutputGrammar* answer,
                                                  const TextCodec& codec);
 
-// Whether ToolGrammar can join calls with an answer of this form.
-bool CanBeAnswer(const OutputGrammar& answer);
-
 }  // namespace tandem::serve::openai
