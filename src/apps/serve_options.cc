@@ -11,6 +11,7 @@
 #include "apps/llgtrt_options.h"
 #include "apps/session.h"
 #include "apps/triton_options.h"
+#include "apps/vllm_options.h"
 #include "base/file.h"
 #include "serve/http/access.h"
 #include "serve/http/cors.h"
@@ -44,6 +45,13 @@ std::vector<std::pair<std::string_view, std::string>> FormatChoices(const Format
   std::vector<std::pair<std::string_view, std::string>> choices = {{"auto", "auto"},
                                                                    {"none", "none"}};
   for (const auto& format : formats) choices.emplace_back(format.name, format.name);
+  return choices;
+}
+
+// vLLM's name of a format too, where it differs.
+std::vector<std::pair<std::string_view, std::string>> ToolFormatChoices() {
+  auto choices = FormatChoices(serve::openai::ToolFormats());
+  choices.emplace_back("llama3_json", "llama3");
   return choices;
 }
 
@@ -131,8 +139,9 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
       BindChoice<ServerOptions, [](auto& o) -> auto& { return o.answer_formats.tools; }>(
           {.name = "tool_format",
            .meaning = "How answers of chats mark tool calls; auto: as the chat template does",
-           .group = kServer},
-          FormatChoices(serve::openai::ToolFormats())),
+           .group = kServer,
+           .alias = "tool_call_parser"},
+          ToolFormatChoices()),
       BindChoice<ServerOptions, [](auto& o) -> auto& { return o.answer_formats.reasoning; }>(
           {.name = "reasoning_format",
            .meaning = "How answers of chats mark reasoning; auto: as the chat template does",
@@ -413,7 +422,8 @@ void SetServices(const ServeOptions& options, serve::ServerOptions& server) {
 
 std::vector<OptionSpec> ServeOptionRows() {
   return Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(),
-               GrammarRows().specs(), TritonOptionRows(), LlgtrtOptionRows(), LegacyServeRows()});
+               GrammarRows().specs(), TritonOptionRows(), VllmOptionRows(), LlgtrtOptionRows(),
+               LegacyServeRows()});
 }
 
 ServeOptions ServeOptionsFrom(const OptionValues& values) { return ServeRows().Read(values); }
@@ -428,6 +438,7 @@ Result<serve::ServerOptions> ServerOptionsFrom(const OptionValues& values,
   serve::ServerOptions server = ServerRows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckGrpcTls(options, GrpcTlsFiles(options, server)));
   TANDEM_RETURN_IF_ERROR(CheckTritonOptions(values, server.http.host));
+  TANDEM_RETURN_IF_ERROR(CheckVllmOptions(values));
   TANDEM_ASSIGN_OR_RETURN(server.api_keys, ReadKeys(options));
   Result<std::vector<std::string>> origins = serve::ParseOrigins(options.cors_origins);
   if (!origins.ok()) return origins.status().Annotate("--cors_origins");

@@ -58,6 +58,12 @@ std::string LooseSchema(const Json* parameters) {
 Result<Tool> ReadFunction(const Json& function, const std::string& at) {
   const std::string* name = TextOf(Given(function, "name"));
   if (name == nullptr || name->empty()) return FieldError(at + ".name", "must be a string");
+  // OpenAI allows letters, digits, _ and - alone; clients of other servers use dots and slashes
+  // too.
+  const auto is_blank = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f; };
+  if (std::ranges::any_of(*name, is_blank)) {
+    return FieldError(at + ".name", "must not hold blanks; letters, digits, _ and - are best");
+  }
   const Json* parameters = Given(function, "parameters");
   if (parameters != nullptr && parameters->AsObject() == nullptr) {
     return WrongKind(at + ".parameters", "a JSON schema", *parameters);
