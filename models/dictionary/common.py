@@ -44,15 +44,22 @@ SYSTEM_PROMPTS = (
 SPECIAL_TOKENS = ("<unk>", "<s>", "</s>", "<|system|>", "<|user|>", "<|assistant|>", "<|end|>")
 PAD, BOS, EOS = 0, 1, 2
 
-# The same text as `render_chat`, in the language of tokenizer_config.json.
+# The same text as `render_chat`, in the language of tokenizer_config.json. The model has never seen a tool: what one says reads as the
+# user's words and a call as the assistant's, so that an agent's loop goes on and ends.
 CHAT_TEMPLATE = (
     "{{ bos_token }}"
     "{% for message in messages %}"
-    "{% if message['role'] not in ['system', 'user', 'assistant'] %}"
-    "{{ raise_exception('roles are system, user and assistant') }}"
+    "{% if message['role'] == 'tool' %}{% set role = 'user' %}"
+    "{% elif message['role'] == 'developer' %}{% set role = 'system' %}"
+    "{% else %}{% set role = message['role'] %}{% endif %}"
+    "{% if role not in ['system', 'user', 'assistant'] %}"
+    "{{ raise_exception('roles are system, developer, user, assistant and tool') }}"
     "{% endif %}"
-    "{{ '<|' + message['role'] + '|>' + message['content'] | trim }}"
-    "{{ eos_token if message['role'] == 'assistant' else '<|end|>' }}"
+    "{{ '<|' + role + '|>' + (message['content'] or '') | trim }}"
+    "{% for call in message['tool_calls'] or [] %}"
+    "{{ call['function']['name'] + '(' + call['function']['arguments'] | tojson + ')' }}"
+    "{% endfor %}"
+    "{{ eos_token if role == 'assistant' else '<|end|>' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|assistant|>' }}{% endif %}"
 )

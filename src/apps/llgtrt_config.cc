@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/file.h"
+#include "serve/json_fault.h"
 #include "text/json5.h"
 
 namespace tandem::apps {
@@ -48,7 +49,12 @@ Status UnknownKey(std::string_view file, std::string_view path) {
 
 Result<Json> ParseObject(std::string_view json, std::string_view file) {
   Result<Json> object = serve::ParseJson(json);
-  if (!object.ok()) return object.status().Annotate(file);
+  if (!object.ok()) {
+    std::string_view cause = object.status().message();
+    constexpr std::string_view kBody = "the body is ";  // this one is a file
+    if (cause.starts_with(kBody)) cause.remove_prefix(kBody.size());
+    return InvalidArgument(fmt::format("{}, line {}: {}", file, serve::JsonFaultLine(json), cause));
+  }
   if (object->AsObject() != nullptr) return object;
   return InvalidArgument(fmt::format("{}: must hold an object, not {}", file, object->KindName()));
 }

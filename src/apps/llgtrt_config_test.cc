@@ -176,7 +176,9 @@ TEST_F(LlgtrtConfigTest, RuntimeJsonHoldsEveryKeyThatCannotBeNull) {
         .message();
   };
   EXPECT_THAT(read("{}"), HasSubstr("guaranteed_no_evict is missing"));
-  EXPECT_THAT(read("{// comment\n}"), HasSubstr("runtime.json: "));
+  EXPECT_THAT(read("{// comment\n}"), HasSubstr("runtime.json, line 1: not valid JSON: "));
+  EXPECT_THAT(read("{\n\"max_batch_size\": 3\n\"x\": 1}"),
+              HasSubstr("runtime.json, line 3: not valid JSON: "));
   EXPECT_EQ(read(kRuntime), "");
 }
 

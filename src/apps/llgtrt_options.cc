@@ -180,6 +180,12 @@ Result<LlgtrtServing> TakeLlgtrt(OptionValues& values, bool models_elsewhere) {
     return serving;
   }
   const ModelOptions models = ModelOptionRows().Read(values);
+  const bool has_model = !models.target.empty() || !models.dummy.empty();
+  if (options.as_llgtrt && !prints && !has_model) {
+    return FieldError("--as_llgtrt",
+                      "no model is named; give TARGET, and DRAFT if there is one, before the "
+                      "options (is a variable of the shell that names it empty?)");
+  }
   TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path folder, TargetFolder(models));
   const LlgtrtFiles files = FindFiles(options, folder);
   const bool is_llgtrt = options.as_llgtrt || !files.configs.empty() || !files.runtime.empty();

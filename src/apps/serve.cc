@@ -106,7 +106,7 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
   if (const auto first = backend.Get(); first != nullptr) SayDevice(*first, console);
   for (const auto& engine : served.engines) SayMemory(*engine, console);
   SayModels(served.models, console);
-  SayAddress(server_options, served, *server, console);
+  SayAddress(server_options, served, *server, llgtrt.any_model_name, console);
   TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know the address
   served.engines.clear();                    // they live as long as they are served
   return server->Run();

@@ -12,6 +12,7 @@
 #include "apps/lmi_serving.h"
 #include "apps/session.h"
 #include "apps/triton_options.h"
+#include "apps/vllm_options.h"
 #include "base/file.h"
 #include "serve/http/access.h"
 #include "serve/http/cors.h"
@@ -45,6 +46,13 @@ std::vector<std::pair<std::string_view, std::string>> FormatChoices(const Format
   std::vector<std::pair<std::string_view, std::string>> choices = {{"auto", "auto"},
                                                                    {"none", "none"}};
   for (const auto& format : formats) choices.emplace_back(format.name, format.name);
+  return choices;
+}
+
+// vLLM's name of a format too, where it differs.
+std::vector<std::pair<std::string_view, std::string>> ToolFormatChoices() {
+  auto choices = FormatChoices(serve::openai::ToolFormats());
+  choices.emplace_back("llama3_json", "llama3");
   return choices;
 }
 
@@ -142,8 +150,9 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
       BindChoice<ServerOptions, [](auto& o) -> auto& { return o.answer_formats.tools; }>(
           {.name = "tool_format",
            .meaning = "How answers of chats mark tool calls; auto: as the chat template does",
-           .group = kServer},
-          FormatChoices(serve::openai::ToolFormats())),
+           .group = kServer,
+           .alias = "tool_call_parser"},
+          ToolFormatChoices()),
       BindChoice<ServerOptions, [](auto& o) -> auto& { return o.answer_formats.reasoning; }>(
           {.name = "reasoning_format",
            .meaning = "How answers of chats mark reasoning; auto: as the chat template does",
@@ -170,6 +179,13 @@ const BoundOptions<serve::ServiceOptions>& ServiceRows() {
        [](const OptionValues& values, const OptionSpec& spec, serve::ServiceOptions& options) {
          options.limits.allow_control_tokens = values.Flag(spec);
        }},
+      BindChoice<serve::ServiceOptions, [](auto& o) -> auto& { return o.limits.compact_json; }>(
+          {.name = "json_whitespace",
+           .meaning = "Blanks between the parts of JSON that a grammar describes: flexible as the "
+                      "model writes them, compact none; disable_any_whitespace in response_format "
+                      "decides for one request",
+           .group = kServer},
+          {{"flexible", false}, {"compact", true}}),
   });
   return rows;
 }
@@ -417,8 +433,8 @@ void SetServices(const ServeOptions& options, serve::ServerOptions& server) {
 
 std::vector<OptionSpec> ServeOptionRows() {
   return Join({ServerRows().specs(), ServeRows().specs(), ServiceRows().specs(),
-               GrammarRows().specs(), TritonOptionRows(), LlgtrtOptionRows(), LmiOptionRows(),
-               LegacyServeRows()});
+               GrammarRows().specs(), TritonOptionRows(), VllmOptionRows(), LlgtrtOptionRows(),
+               LmiOptionRows(), LegacyServeRows()});
 }
 
 ServeOptions ServeOptionsFrom(const OptionValues& values) { return ServeRows().Read(values); }
@@ -433,6 +449,7 @@ Result<serve::ServerOptions> ServerOptionsFrom(const OptionValues& values,
   serve::ServerOptions server = ServerRows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckGrpcTls(options, GrpcTlsFiles(options, server)));
   TANDEM_RETURN_IF_ERROR(CheckTritonOptions(values, server.http.host));
+  TANDEM_RETURN_IF_ERROR(CheckVllmOptions(values));
   TANDEM_ASSIGN_OR_RETURN(server.api_keys, ReadKeys(options));
   Result<std::vector<std::string>> origins = serve::ParseOrigins(options.cors_origins);
   if (!origins.ok()) return origins.status().Annotate("--cors_origins");

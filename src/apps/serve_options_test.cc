@@ -98,13 +98,23 @@ TEST(ServeOptionsTest, FilesOfTlsAreReadBeforeModels) {
   const std::string key = folder + "/key.pem";
   Accepted({"--tls_cert_file", certificate, "--tls_key_file", key});
   Accepted({"--ssl_certfile", certificate, "--ssl_keyfile", key, "--grpc_use_ssl"});
-  EXPECT_THAT(Refused({"--tls_cert_file", certificate}),
-              HasSubstr("TLS needs both a certificate and its key"));
+  EXPECT_THAT(
+      Refused({"--tls_cert_file", certificate}),
+      HasSubstr("TLS needs both a certificate and its key: --tls_cert_file and --tls_key_file"));
   EXPECT_THAT(Refused({"--tls_cert_file", certificate, "--tls_key_file", certificate}),
               HasSubstr("certificate.pem: is no private key"));
   EXPECT_THAT(
       Refused({"--model_repo", "llama_dtm", "--grpc_server_cert", key, "--grpc_server_key", key}),
       HasSubstr("key.pem: is no certificate"));
+}
+
+TEST(ServeOptionsTest, VllmsOptionsAreOtherNamesOrNameOurs) {
+  Accepted({"--max-num-seqs", "8", "--max-model-len", "1024", "--tool-call-parser", "llama3_json",
+            "--enable-auto-tool-choice", "--dtype", "auto"});
+  EXPECT_THAT(Refused({"--dtype", "bfloat16"}), HasSubstr("--weights"));
+  EXPECT_THAT(Refused({"--gpu-memory-utilization", "0.9"}),
+              HasSubstr("--kv_cache_free_gpu_mem_fraction"));
+  EXPECT_THAT(Refused({"--enable-auto-tool-choice", "false"}), HasSubstr("tool_choice"));
 }
 
 TEST(ServeOptionsTest, AnOriginIsNoAddressOfAPage) {

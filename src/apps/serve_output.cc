@@ -65,7 +65,7 @@ void SayModels(const serve::kserve::Repository& models, const Console& console) 
 }
 
 void SayAddress(const serve::ServerOptions& options, const ServedModels& served,
-                const serve::Server& server, const Console& console) {
+                const serve::Server& server, bool as_llgtrt, const Console& console) {
   // An IPv6 address is written in brackets.
   const bool bracketed = options.http.host.find(':') != std::string::npos;
   const std::string host = bracketed ? "[" + options.http.host + "]" : options.http.host;
@@ -82,7 +82,14 @@ void SayAddress(const serve::ServerOptions& options, const ServedModels& served,
   console.Say(fmt::format("listening on {}; stop with Ctrl-C or SIGTERM{}", url,
                           has_ensemble ? ". Try:" : ""));
   const char* key = options.api_keys.empty() ? "" : " -H \"authorization: Bearer $KEY\"";
-  if (has_ensemble) {
+  if (has_ensemble && as_llgtrt) {
+    console.Say(fmt::format(
+        "  curl{} {}/v1/chat/completions -H 'content-type: application/json' -d '{{\"messages\": "
+        "[{{\"role\": \"user\", \"content\": \"What does \\\"tandem\\\" mean?\"}}], "
+        "\"max_tokens\": "
+        "100}}'",
+        key, url));
+  } else if (has_ensemble) {
     console.Say(fmt::format(
         "  curl{} -X POST {}/v2/models/ensemble/generate -d '{{\"text_input\": \"What does "
         "\\\"tandem\\\" mean?\", \"max_tokens\": 100, \"bad_words\": \"\", \"stop_words\": \"\"}}'",

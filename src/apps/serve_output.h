@@ -13,8 +13,9 @@ void SayDevice(const ops::Backend& backend, const Console& console);
 void SayMemory(const ServedEngine& engine, const Console& console);
 // Every name that a request may give, and the state of the model.
 void SayModels(const serve::kserve::Repository& models, const Console& console);
+// With a request to try: by OpenAI's API where the server stands for llgtrt.
 void SayAddress(const serve::ServerOptions& options, const ServedModels& served,
-                const serve::Server& server, const Console& console);
+                const serve::Server& server, bool as_llgtrt, const Console& console);
 // At the first signal: what the server waits for, and how to end the wait. Nothing if it ends at
 // once.
 void SayShutdown(const serve::ServerOptions& options, int requests, const Console& console);

@@ -33,7 +33,8 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
                                             .meaning = "Sequences that run in one step",
                                             .group = kBatching,
                                             .min = 1,
-                                            .max = 4096}),
+                                            .max = 4096,
+                                            .alias = "max_num_seqs"}),
       Sets<&EngineOptions::max_num_tokens>(
           {.name = "max_num_tokens",
            .meaning =
@@ -46,7 +47,8 @@ const BoundOptions<EngineOptions>& EngineOptionRows() {
            .meaning = "Prompt and output tokens of one sequence; 0: the limit of model and cache",
            .group = kBatching,
            .min = 0,
-           .max = 1 << 24}),
+           .max = 1 << 24,
+           .alias = "max_model_len"}),
       Sets<&EngineOptions::max_input_len>(
           {.name = "max_input_len",
            .meaning = "Prompt tokens of one sequence; a longer prompt is refused; 0: max_seq_len",

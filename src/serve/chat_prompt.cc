@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "serve/chat_refusal.h"
 #include "serve/json.h"
 
 namespace tandem::serve {
@@ -87,7 +88,9 @@ Result<ChatPrompt> RenderPrompt(const TextRequest& text, const TextCodec& codec)
   options.add_generation_prompt = text.chat.add_generation_prompt;
   options.variables_json = text.chat.variables;
   ChatPrompt prompt;
-  TANDEM_ASSIGN_OR_RETURN(prompt.chat, codec.RenderChat(*text.messages, options));
+  Result<ChatText> chat = codec.RenderChat(*text.messages, options);
+  if (!chat.ok()) return ExplainRefusal(text, codec, options, chat.status());
+  prompt.chat = *std::move(chat);
   if (prompt.chat.text.empty()) return FieldError(text.names.messages, "must not be empty");
   if (text.chat.continued) {
     TANDEM_RETURN_IF_ERROR(EndWithLastContent(text, codec, options, prompt.chat));

@@ -1,9 +1,12 @@
 #include "serve/chat_prompt.h"
 
+#include <fmt/format.h>
 #include <gtest/gtest.h>
 
 #include <functional>
 #include <string>
+#include <string_view>
+#include <vector>
 
 #include "serve/testing/byte_codec.h"
 
@@ -100,6 +103,56 @@ TEST(ChatPromptTest, TheRenderedPromptDecidesNotTheTemplatesText) {
   EXPECT_EQ(start("", "<think>Let me"), ReasoningStart::kOpen);
   EXPECT_EQ(start("", "<think>Let me</think> see"), ReasoningStart::kClosed);
   EXPECT_EQ(start("", "Once"), ReasoningStart::kClosed);
+}
+
+// Refuses the role tool, and a role twice in a row; and everything if it is told to.
+class RefusingCodec final : public ByteCodec {
+ public:
+  Result<ChatText> RenderChat(std::string_view messages,
+                              const ChatTemplate::RenderOptions& options) const override {
+    const Json list = *ParseJson(messages);
+    std::string before;
+    for (const Json& message : *list.AsArray()) {
+      const std::string role = *message.Find("role")->AsString();
+      if (role == "tool") return Raise("no tools");
+      if (role == before) return Raise("roles must alternate");
+      before = role;
+    }
+    if (refuses_all) return Raise("no chats");
+    return ByteCodec::RenderChat(messages, options);
+  }
+  bool refuses_all = false;
+
+ private:
+  static Status Raise(std::string_view sentence) {
+    return InvalidArgument(fmt::format("chat template: invalid operation: {}", sentence));
+  }
+};
+
+TEST(ChatPromptTest, ARefusalNamesTheMessageAndWhatToSendInstead) {
+  RefusingCodec codec;
+  const auto refusal = [&](const std::vector<std::string>& roles) {
+    std::string messages;
+    for (const std::string& role : roles) {
+      messages += messages.empty() ? "[" : ", ";
+      messages += fmt::format(R"({{"role": "{}", "content": "x"}})", role);
+    }
+    TextRequest text;
+    text.messages = messages + "]";
+    return RenderPrompt(text, codec).status();
+  };
+  EXPECT_TRUE(refusal({"user", "assistant"}).ok());
+  const Status tool = refusal({"user", "assistant", "tool", "assistant", "user"});
+  EXPECT_EQ(tool.field(), "messages[2]");
+  EXPECT_EQ(tool.message(),
+            "messages[2]: the model's chat template refuses the message with the role \"tool\": no "
+            "tools; this model has no such role here: send the text as a message of the user");
+  const Status twice = refusal({"user", "user", "assistant"});
+  EXPECT_EQ(twice.message(),
+            "messages[1]: the model's chat template refuses the message with the role \"user\": "
+            "roles must alternate");
+  codec.refuses_all = true;
+  EXPECT_EQ(refusal({"user"}).message(), "chat template: invalid operation: no chats");
 }
 
 }  // namespace

@@ -1,9 +1,12 @@
 #include "serve/generate_call.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "base/check.h"
+#include "base/clock.h"
 
 namespace tandem::serve {
 
@@ -80,6 +83,20 @@ CallUsage GenerateCall::usage() const {
     sum.rejected_tokens += std::max(usage.drafts_proposed - usage.drafts_accepted, 0);
   }
   return sum;
+}
+
+std::string GenerateCall::Summary() const {
+  const CallUsage sum = usage();
+  Nanos first_token{0};
+  for (const TextChoice& answer : answers_) {
+    const Nanos own = answer.usage.first_token;
+    if (own > Nanos(0) && (first_token == Nanos(0) || own < first_token)) first_token = own;
+  }
+  return fmt::format(
+      "model {}, {} prompt tokens, {} output tokens, {} drafts accepted, first token after {:.1f} "
+      "ms",
+      model_->name, sum.prompt_tokens, sum.completion_tokens, sum.accepted_tokens,
+      1e3 * InSeconds(first_token));
 }
 
 }  // namespace tandem::serve

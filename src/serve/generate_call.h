@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "serve/call_news.h"
@@ -46,6 +47,8 @@ class GenerateCall {
   // as an event brought it.
   const std::vector<TextChoice>& answers() const { return answers_; }
   CallUsage usage() const;  // so far
+  // Model, numbers of tokens and time to the first, for the log: nothing of prompt or answer.
+  std::string Summary() const;
   bool is_streamed() const { return is_streamed_; }
   const Model& model() const { return *model_; }
 

@@ -12,19 +12,21 @@ Status NotAdmitted() { return InvalidArgument("the grammar does not admit the ou
 
 Result<std::unique_ptr<GrammarConstraint>> GrammarConstraint::Create(
     std::shared_ptr<const GrammarState> start, std::shared_ptr<const std::vector<int32_t>> end_ids,
-    std::shared_ptr<const Tokenizer> tokenizer) {
+    std::shared_ptr<const Tokenizer> tokenizer, std::string field) {
   TANDEM_ASSIGN_OR_RETURN(GrammarState state, start->Clone());
-  return std::unique_ptr<GrammarConstraint>(new GrammarConstraint(
-      std::move(start), std::move(state), std::move(end_ids), std::move(tokenizer)));
+  return std::unique_ptr<GrammarConstraint>(
+      new GrammarConstraint(std::move(start), std::move(state), std::move(end_ids),
+                            std::move(tokenizer), std::move(field)));
 }
 
 GrammarConstraint::GrammarConstraint(std::shared_ptr<const GrammarState> start, GrammarState state,
                                      std::shared_ptr<const std::vector<int32_t>> end_ids,
-                                     std::shared_ptr<const Tokenizer> tokenizer)
+                                     std::shared_ptr<const Tokenizer> tokenizer, std::string field)
     : start_(std::move(start)),
       end_ids_(std::move(end_ids)),
       tokenizer_(std::move(tokenizer)),
-      state_(std::move(state)) {}
+      state_(std::move(state)),
+      field_(std::move(field)) {}
 
 void GrammarConstraint::FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) {
   const size_t at = ahead.size();
@@ -106,8 +108,9 @@ std::vector<int32_t> GrammarConstraint::Spell(std::string_view text) const {
 }
 
 Status GrammarConstraint::AtDeadEnd() {
-  if (!failure_.ok()) return failure_;
-  TANDEM_RETURN_IF_ERROR(MoveTo({}));
+  const Status failure = failure_.ok() ? MoveTo({}) : failure_;
+  const bool names_field = !field_.empty() && failure.code() == Code::kInvalidArgument;
+  if (!failure.ok()) return names_field ? FieldError(field_, failure.message()) : failure;
   return state_.IsAccepting() ? Status() : TokenConstraint::AtDeadEnd();
 }
 
@@ -116,7 +119,7 @@ std::unique_ptr<TokenConstraint> GrammarConstraint::Clone() const {
   // Without a state of its own the copy makes one from the start.
   const bool broken = !state.ok();
   std::unique_ptr<GrammarConstraint> copy(new GrammarConstraint(
-      start_, broken ? GrammarState(nullptr) : *std::move(state), end_ids_, tokenizer_));
+      start_, broken ? GrammarState(nullptr) : *std::move(state), end_ids_, tokenizer_, field_));
   copy->taken_ = taken_;
   copy->committed_ = committed_;
   copy->broken_ = broken;

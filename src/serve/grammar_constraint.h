@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -18,11 +19,12 @@ namespace tandem::serve {
 class GrammarConstraint final : public TokenConstraint {
  public:
   // `start`: the beginning of the grammar. `end_ids` end the output: they are allowed where the
-  // grammar may end, or names them. `tokenizer` spells forced text.
+  // grammar may end, or names them. `tokenizer` spells forced text. `field`: the client's word for
+  // the grammar, which errors name; may be empty.
   static Result<std::unique_ptr<GrammarConstraint>> Create(
       std::shared_ptr<const GrammarState> start,
       std::shared_ptr<const std::vector<int32_t>> end_ids,
-      std::shared_ptr<const Tokenizer> tokenizer);
+      std::shared_ptr<const Tokenizer> tokenizer, std::string field = {});
 
   void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override;
   void Commit(const int32_t* tokens, int32_t num_tokens) override;
@@ -33,7 +35,7 @@ class GrammarConstraint final : public TokenConstraint {
  private:
   GrammarConstraint(std::shared_ptr<const GrammarState> start, GrammarState state,
                     std::shared_ptr<const std::vector<int32_t>> end_ids,
-                    std::shared_ptr<const Tokenizer> tokenizer);
+                    std::shared_ptr<const Tokenizer> tokenizer, std::string field);
 
   std::span<const int32_t> Ahead() const { return std::span(taken_).subspan(committed_); }
   bool Knows(std::span<const int32_t> ahead, size_t words) const;
@@ -55,6 +57,7 @@ class GrammarConstraint final : public TokenConstraint {
   size_t num_masks_ = 0;  // valid ones
   bool broken_ = false;   // state_ is unusable: made anew before its next use
   Status failure_;        // of the last call
+  std::string field_;
 };
 
 }  // namespace tandem::serve

@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "base/utf8.h"
+#include "serve/json_fault.h"
 
 namespace tandem::serve {
 namespace {
@@ -216,6 +217,14 @@ Result<Json> ParseJson(std::string_view text, const JsonLimits& limits) {
                            : tree.problem;
   return InvalidArgument(
       fmt::format("the body is not valid JSON: {} (byte {}{})", cause, used, where));
+}
+
+size_t JsonFaultLine(std::string_view text) {
+  bj::basic_parser<TreeBuilder> parser(bj::parse_options{}, JsonLimits{});
+  bj::error_code ec;
+  const size_t used = parser.write_some(false, text.data(), text.size(), ec);
+  const std::string_view before = text.substr(0, std::min(used, text.size()));
+  return 1 + static_cast<size_t>(std::ranges::count(before, '\n'));
 }
 
 void JsonWriter::Separate() {

@@ -12,6 +12,7 @@
 #include "runtime/request/sampling_parameters.h"
 #include "runtime/request/validate_request.h"
 #include "serve/chat_prompt.h"
+#include "serve/json_blanks.h"
 
 namespace tandem::serve {
 namespace {
@@ -263,8 +264,7 @@ Status FillBadWords(const TextRequest& text, const TextCodec& codec, Request& re
 // The refusal of a grammar, by the field of the part that is at fault.
 Status GrammarRefused(const OutputGrammar& grammar, const Status& refusal, const TextCodec& codec,
                       const std::vector<int32_t>& end_ids) {
-  constexpr size_t kMaxParts = 32;  // compiling each may take as long as compiling the whole
-  const size_t count = std::min(grammar.parts.size(), kMaxParts);
+  const size_t count = std::min(grammar.parts.size(), kMaxGrammarParts);
   for (const OutputGrammar& part : std::span(grammar.parts).first(count)) {
     if (refusal.code() != Code::kInvalidArgument) break;
     const auto alone = codec.FollowGrammar(part, end_ids);
@@ -275,13 +275,23 @@ Status GrammarRefused(const OutputGrammar& grammar, const Status& refusal, const
   return AtField(grammar.field, refusal);
 }
 
-Status FillGrammar(const TextRequest& text, const TextCodec& codec, ReasoningStart reasoning,
-                   Request& request) {
-  const std::shared_ptr<const OutputGrammar> grammar =
+Status FillGrammar(const TextRequest& text, const TextCodec& codec, const RequestLimits& limits,
+                   ReasoningStart reasoning, Request& request) {
+  std::shared_ptr<const OutputGrammar> grammar =
       text.grammar_after ? text.grammar_after(reasoning) : text.grammar;
   if (grammar == nullptr) return {};
+  if (limits.compact_json && IsJsonGrammar(*grammar) && !grammar->keeps_blanks) {
+    auto compact = std::make_shared<OutputGrammar>(*grammar);
+    ForbidBlanks(*compact);  // a schema's own options hold
+    grammar = std::move(compact);
+  }
   Result<std::shared_ptr<const TokenConstraint>> constraint =
       codec.FollowGrammar(*grammar, request.end_ids);
+  std::shared_ptr<const OutputGrammar> followed = grammar;
+  while (constraint.status().code() == Code::kInvalidArgument && followed->looser) {
+    followed = followed->looser();
+    constraint = codec.FollowGrammar(*followed, request.end_ids);
+  }
   if (!constraint.ok()) {
     return GrammarRefused(*grammar, constraint.status(), codec, request.end_ids);
   }
@@ -388,7 +398,7 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   if (request.prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
   if (text.keep_prompt_tokens) KeepLast(*text.keep_prompt_tokens, request.prompt);
   TANDEM_RETURN_IF_ERROR(FillMaxTokens(text, engine, request));
-  TANDEM_RETURN_IF_ERROR(FillGrammar(text, codec, start, request));
+  TANDEM_RETURN_IF_ERROR(FillGrammar(text, codec, limits, start, request));
   if (reasoning != nullptr) *reasoning = start;
   return request;
 }

@@ -29,6 +29,7 @@ struct RequestLimits {
   double max_bias = 1e6;        // of a token or word, either way
   // Names of control tokens in the messages of a chat become the tokens; else they are text.
   bool allow_control_tokens = false;
+  bool compact_json = false;  // no blanks between the parts of JSON, unless the request allows them
 };
 
 // At most `max_words` words of at most `max_bytes` bytes each.

@@ -125,8 +125,9 @@ class ModelTextCodec final : public TextCodec {
                             grammars_->Compile(grammar.kind, grammar.text, grammar.thought));
     TANDEM_ASSIGN_OR_RETURN(
         std::unique_ptr<GrammarConstraint> constraint,
-        GrammarConstraint::Create(
-            std::move(start), std::make_shared<const std::vector<int32_t>>(end_ids), tokenizer_));
+        GrammarConstraint::Create(std::move(start),
+                                  std::make_shared<const std::vector<int32_t>>(end_ids), tokenizer_,
+                                  grammar.field));
     return std::shared_ptr<const TokenConstraint>(std::move(constraint));
   }
 

@@ -36,6 +36,10 @@ struct FieldNames {
   std::string_view messages = "messages";
 };
 
+// Parts of a grammar that are compiled alone to find the one at fault: each may take as long as the
+// whole.
+constexpr size_t kMaxGrammarParts = 32;
+
 // What the answer must look like.
 struct OutputGrammar {
   GrammarKind kind = GrammarKind::kJsonObject;
@@ -43,8 +47,13 @@ struct OutputGrammar {
   std::string field;         // the client's word for it
   std::string owner = {};    // what it is the grammar of, where `field` does not tell
   std::string thought = {};  // what comes before, as GrammarSet::Compile has it
+  // Of JSON: blanks between its parts stay allowed although the server forbids them.
+  bool keeps_blanks = false;
   // What it was made of: where the whole is refused, the first part that is refused alone is named.
   std::vector<OutputGrammar> parts = {};
+  // Makes the grammar to follow in its place where it is refused; empty: the request is refused.
+  // While the codec lives.
+  std::function<std::shared_ptr<const OutputGrammar>()> looser = {};
 };
 
 // The text before and after an answer's reasoning. Views of constants.

@@ -170,6 +170,23 @@ class ConstrainedTest(ServerTest):
         loose = {"type": "json_schema", "json_schema": {"name": "x", "schema": {"enum": ["a"], "if": True}}}
         self.assertEqual(self.text(response_format=loose), '"a"')
 
+    def test_a_request_may_forbid_blanks_where_the_server_does_not(self):
+        schema = {"enum": [{"a": 1, "b": [2]}]}
+        loose = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}, "disable_any_whitespace": True}
+        self.assertEqual(self.text(response_format=loose), '{"a":1,"b":[2]}')
+
+
+class CompactTest(ServerTest):
+    """A server whose JSON has no blanks."""
+
+    arguments = ("--json_whitespace", "compact")
+    post_chat, chat, text = ConstrainedTest.post_chat, ConstrainedTest.chat, ConstrainedTest.text
+
+    def test_json_has_no_blanks_unless_the_request_keeps_them(self):
+        schema = {"type": "object", "properties": {"a": {"const": 1}, "b": {"const": 2}}, "required": ["a", "b"], "additionalProperties": False}
+        self.assertEqual(self.text(response_format=strict(schema)), '{"a":1,"b":2}')
+        self.assertEqual(json.loads(self.text(response_format=strict(schema) | {"disable_any_whitespace": False})), {"a": 1, "b": 2})
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -92,6 +92,9 @@ class LaunchTest(unittest.TestCase):
 
     def test_names_what_it_needs(self):
         self.assertIn("names no target", self.refused())
+        # As where $TARGET is not set, with quotes and without.
+        self.assertIn("MODEL: an empty word", self.refused("", "--port", "0"))
+        self.assertIn("--as_llgtrt: no model is named", self.refused("--port", "0"))
 
     def test_options_and_keys_are_refused_by_name(self):
         target = PAIR / "target"
@@ -116,7 +119,7 @@ class LaunchTest(unittest.TestCase):
         folder.write("runtime.json", {key: value for key, value in RUNTIME.items() if key != "max_num_tokens"})
         self.assertIn("runtime.json: max_num_tokens is missing", self.refused(folder.path))
         folder.write("runtime.json", json.dumps(RUNTIME)[:-1] + ", }")
-        self.assertIn("runtime.json: ", self.refused(folder.path))
+        self.assertIn("runtime.json, line 1: not valid JSON: ", self.refused(folder.path))
         for key, value in (("enable_chunked_context", 1), ("max_batch_size", "128"), ("max_num_tokens", None)):
             folder.write("runtime.json", {**RUNTIME, key: value})
             self.assertRegex(self.refused(folder.path), rf"runtime\.json: runtime\.{key}: must be ")

@@ -358,6 +358,34 @@ class LifecycleTest(unittest.TestCase):
         self.assertNotEqual(done.returncode, 0)
         self.assertIn("--api_key", done.stderr)
 
+    def test_the_debug_log_has_a_line_for_each_request(self):
+        server = Server("--debug", "--api_key", "open-sesame")
+        key = {"Authorization": "Bearer open-sesame"}
+        chat = {"messages": [{"role": "user", "content": QUESTION}], "max_tokens": 9}
+        try:
+            for i, stream in enumerate((False, True)):
+                named = {**key, "x-request-id": f"debug-{i}"}
+                self.assertEqual(server.request("POST", "/v1/chat/completions", {**chat, "stream": stream}, named)[0], 200)
+            named = {**key, "x-request-id": "debug-2"}
+            self.assertEqual(server.request("POST", "/v2/models/ensemble/generate", {"text_input": QUESTION, "max_tokens": 9}, named)[0], 200)
+            self.assertEqual(server.request("POST", "/v1/chat/completions", {**chat, "max_tokens": -1}, {**key, "x-request-id": "debug-3"})[0], 400)
+            self.assertEqual(server.request("POST", "/v1/chat/completions", chat, {"x-request-id": "debug-4"})[0], 401)
+        finally:
+            self.assertEqual(server.stop(), 0)
+        text = "".join(server.lines)
+        (one, two, three, four, five) = [[line for line in server.lines if f"request debug-{i}:" in line] for i in range(5)]
+        for lines, path in ((one, "/v1/chat/completions"), (two, "/v1/chat/completions"), (three, "/v2/models/ensemble/generate")):
+            (line,) = lines
+            self.assertRegex(
+                line,
+                f"POST {path}, status 200 in [0-9.]+ ms, model [a-z_]+, [0-9]+ prompt tokens, 9 output tokens, "
+                "[0-9]+ drafts accepted, first token after [0-9.]+ ms",
+            )
+        self.assertRegex(four[0], "POST /v1/chat/completions, status 400 in [0-9.]+ ms, max_tokens: ")
+        self.assertRegex(five[0], "POST /v1/chat/completions, status 401 in [0-9.]+ ms, ")
+        self.assertNotIn("open-sesame", text)
+        self.assertNotIn("tandem\" mean", text)
+
     def test_an_api_key_guards_the_routes(self):
         server = Server("--api_key", "open-sesame")
         self.assertEqual(server.request("GET", "/v1/models")[0], 401)

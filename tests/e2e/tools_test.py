@@ -83,6 +83,19 @@ class Formats:
                     self.assertEqual(choice["finish_reason"], "tool_calls", choice)
                     self.assertEqual(len(calls), 1)
 
+    def test_demanded_calls_fit_schemas_that_are_not_strict(self):
+        odd = function("odd", {"type": "object", "properties": {"x": {"$ref": "https://example.com/x"}}})
+        for fields in ({"tool_choice": "required"}, {"tool_choice": named("weather")}, {"tool_choice": named("stock")}):
+            for tools in (LOOSE, [*LOOSE, odd]):
+                fields = {"parallel_tool_calls": False, "n": 4, "temperature": 1.2, "seed": 5, **fields}
+                for choice in self.choices(tools=tools, **fields):
+                    (call,) = choice["message"]["tool_calls"]
+                    if call["function"]["name"] != "odd":
+                        self.assertTrue(fits(call), call)
+        # A schema that cannot be followed is dropped, as before.
+        (choice,) = self.choices(tools=[odd], tool_choice="required", parallel_tool_calls=False, max_tokens=100)
+        self.assertEqual(choice["message"]["tool_calls"][0]["function"]["name"], "odd")
+
     def test_a_named_function_is_called(self):
         for name in ("weather", "stock"):
             (call,) = self.calls(finish="stop", tools=STRICT, tool_choice=named(name), parallel_tool_calls=False)
@@ -198,6 +211,19 @@ class Hermes(Formats, ToolsTest):
         else:
             self.assertEqual(json.loads(choice["message"]["content"]), {"word": "tandem"})
 
+    def test_a_demanded_call_wins_over_an_answer_in_json(self):
+        form = {"type": "json_object"}
+        (call,) = self.calls(tools=STRICT, tool_choice="required", response_format=form, parallel_tool_calls=False)
+        self.assertTrue(fits(call), call)
+        # As instructor's RESPONSES_TOOLS asks.
+        tool = {"type": "function", **STRICT[1]["function"]}
+        body = {"input": QUESTION, "tools": [tool], "tool_choice": {"type": "function", "name": "stock"}, "text": {"format": form}}
+        status, reply = self.server.post("/v1/responses", {"max_output_tokens": 300, "temperature": 0, **body})
+        self.assertEqual(status, 200, reply)
+        (item,) = [item for item in reply["output"] if item["type"] == "function_call"]
+        self.assertEqual(item["name"], "stock")
+        self.assertEqual(set(json.loads(item["arguments"])), {"ticker", "days"})
+
     def test_refusals_name_the_function_and_the_keyword(self):
         bad = function("odd", {"type": "object", "properties": {"x": {"if": True}}}, True)
         error = self.refusal(tools=[*STRICT, bad])
@@ -205,7 +231,7 @@ class Hermes(Formats, ToolsTest):
         self.assertIn('the function "odd": the keyword "if" of the JSON schema is not supported', error["message"])
         # Its schema matters only where it is followed.
         self.assertEqual(len(self.choices(tools=[function("odd", {"type": "object", "if": True})])), 1)
-        self.assertEqual(self.refusal(tools=STRICT, tool_choice="required", response_format={"type": "json_object"})["param"], "tool_choice")
+        self.assertEqual(self.refusal(tools=STRICT, tool_choice="required", guided_regex="a+")["param"], "tool_choice")
         self.assertEqual(self.refusal(tools=STRICT, guided_regex="a+")["param"], "tools")
         self.assertEqual(self.refusal(tools=STRICT, tool_choice=named("nobody"))["param"], "tool_choice")
         many = [function(f"f{i}", WEATHER, True) for i in range(129)]
@@ -226,6 +252,20 @@ class Mistral(Formats, ToolsTest):
 
 class Llama3(Formats, ToolsTest):
     arguments = ("--tool_format", "llama3")
+
+
+class Loop(ToolsTest):
+    def test_an_agents_loop_ends_with_an_answer(self):
+        question = {"role": "user", "content": QUESTION}
+        developer = {"role": "developer", "content": "Answer briefly."}
+        calls = self.calls(tools=STRICT, tool_choice="required", parallel_tool_calls=False)
+        asked = {"role": "assistant", "content": None, "tool_calls": calls}
+        answered = {"role": "tool", "tool_call_id": calls[0]["id"], "content": QUESTION}
+        (choice,) = self.choices([developer, question, asked, answered], tools=STRICT[:1], tool_choice="none")
+        self.assertEqual(choice["finish_reason"], "stop")
+        self.assertTrue(choice["message"]["content"])
+        (choice,) = self.choices([question, asked, answered], tools=LOOSE)
+        self.assertEqual(choice["finish_reason"], "stop")
 
 
 class NoFormat(ToolsTest):

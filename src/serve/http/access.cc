@@ -41,22 +41,23 @@ Access::Digest Access::DigestOf(std::string_view key) {
   return digest;
 }
 
-bool Access::HasKey(std::string_view authorization) const {
-  return keys_.empty() || FindKey(authorization).has_value();
+bool Access::HasKey(std::string_view authorization, std::string_view api_key) const {
+  return keys_.empty() || FindKey(authorization, api_key).has_value();
 }
 
-std::string Access::CallerOf(std::string_view authorization) const {
+std::string Access::CallerOf(std::string_view authorization, std::string_view api_key) const {
   if (keys_.size() < 2) return {};
-  const std::optional<size_t> key = FindKey(authorization);
+  const std::optional<size_t> key = FindKey(authorization, api_key);
   return key ? fmt::format("key {}", *key) : std::string();
 }
 
 // Every key is compared, whole, so that the time reveals nothing of the keys.
-std::optional<size_t> Access::FindKey(std::string_view authorization) const {
+std::optional<size_t> Access::FindKey(std::string_view authorization,
+                                      std::string_view api_key) const {
   const std::string_view trimmed = Trim(authorization);
   const size_t space = std::min(trimmed.find_first_of(" \t"), trimmed.size());
-  if (LowerCase(trimmed.substr(0, space)) != "bearer") return std::nullopt;
-  const std::string_view given = Trim(trimmed.substr(space));
+  const bool is_bearer = LowerCase(trimmed.substr(0, space)) == "bearer";
+  const std::string_view given = is_bearer ? Trim(trimmed.substr(space)) : Trim(api_key);
   if (given.empty()) return std::nullopt;
   const Digest digest = DigestOf(given);
   std::optional<size_t> found;

@@ -19,11 +19,11 @@ class Access {
   // any.
   Access(const std::vector<std::string>& api_keys, std::optional<std::vector<std::string>> hosts);
 
-  // The value of an Authorization header: "Bearer KEY".
-  bool HasKey(std::string_view authorization) const;
+  // The value of an Authorization header, "Bearer KEY", or that of Azure's api-key, KEY.
+  bool HasKey(std::string_view authorization, std::string_view api_key = {}) const;
   // A name for the caller, made from its key, that does not reveal the key. Empty if the server has
-  // fewer than two keys, or if the header holds none of them.
-  std::string CallerOf(std::string_view authorization) const;
+  // fewer than two keys, or if the headers hold none of them.
+  std::string CallerOf(std::string_view authorization, std::string_view api_key = {}) const;
   // Whether requests may call the server by this name. Refuses DNS rebinding, where a web page has
   // a browser send requests to this machine under the page's own host name. An empty host is
   // allowed: browsers always send one.
@@ -33,8 +33,8 @@ class Access {
   bool AllowsOrigin(std::string_view origin) const;
 
  private:
-  // Index of the header's key in the list of keys.
-  std::optional<size_t> FindKey(std::string_view authorization) const;
+  // Index of the headers' key in the list of keys.
+  std::optional<size_t> FindKey(std::string_view authorization, std::string_view api_key) const;
 
   // Of equal size, so that comparing them takes the same time for every key.
   using Digest = std::array<unsigned char, 32>;

@@ -23,6 +23,16 @@ TEST(AccessTest, TakesABearerKeyInAnyCaseAndSpacing) {
   EXPECT_FALSE(Access({""}, std::nullopt).HasKey("Bearer "));
 }
 
+TEST(AccessTest, TakesTheKeyOfAzuresHeaderWhereThereIsNoBearer) {
+  const Access access({"first", "second"}, std::nullopt);
+  EXPECT_TRUE(access.HasKey("", "first"));
+  EXPECT_TRUE(access.HasKey("Basic x", " second "));
+  EXPECT_EQ(access.CallerOf("", "second"), access.CallerOf("Bearer second"));
+  EXPECT_FALSE(access.HasKey("", "third"));
+  EXPECT_FALSE(access.HasKey("", "Bearer first"));
+  EXPECT_FALSE(access.HasKey("Bearer third", "first"));
+}
+
 TEST(AccessTest, KnowsTheServersNames) {
   const Access access({}, std::vector<std::string>{"Chat.Example", "10.1.2.3"});
   for (const char* good :

@@ -4,6 +4,8 @@
 
 #include <utility>
 
+#include "base/log.h"
+
 namespace tandem::serve {
 namespace {
 
@@ -46,6 +48,7 @@ class CallReply final : public Reply {
         case CallNews::kDone:
           Begin(head);
           head.headers.insert(head.headers.end(), added.headers.begin(), added.headers.end());
+          if (LogEnabled(LogLevel::kDebug)) head.log_note = source_->Summary();
           Flush(out);
           return Progress::kLast;
         case CallNews::kFailed:
@@ -86,6 +89,7 @@ class CallReply final : public Reply {
 
   void Fail(const Status& error, HttpHead& head, std::string& out) {
     if (begun_) {
+      head.log_note = error.message();
       messages_.push_back(source_->FormatError(error));
       return Flush(out);
     }

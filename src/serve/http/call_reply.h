@@ -30,6 +30,8 @@ class MessageSource {
   virtual CallNews Next(HttpHead& head, std::vector<std::string>& messages, Status& error) = 0;
   virtual HttpHead ErrorHead(const Status& error) const = 0;
   virtual std::string FormatError(const Status& error) const = 0;
+  // What the log says of the call once it is over: model, numbers of tokens, times.
+  virtual std::string Summary() const { return {}; }
   // The name of a message of a stream as an event; empty: it has none.
   virtual std::string_view EventName(std::string_view /*message*/) const { return {}; }
   // Whether an error that comes before any message of a stream is an event too.

@@ -17,6 +17,7 @@
 #include <boost/asio/use_awaitable.hpp>
 #include <boost/asio/write.hpp>
 #include <boost/beast/core/flat_buffer.hpp>
+#include <chrono>
 #include <cstdint>
 #include <iterator>
 #include <memory>
@@ -43,6 +44,7 @@ constexpr size_t kReadBytes = 16 << 10;
 constexpr size_t kReadAhead = 4 << 10;      // of the next request, while this one is answered
 constexpr size_t kMaxReadAhead = 64 << 10;  // then reading stops until the response is out
 constexpr size_t kLingerBytes = 128u << 20;
+constexpr size_t kNoteBytes = 512;  // of a reply's note in the log
 
 using Parts = std::array<asio::const_buffer, 3>;  // of one write
 
@@ -287,7 +289,9 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     keep_alive_ = parser.keep_alive();
     is_http_1_0_ = parser.is_http_1_0();
     is_head_ = parser.is_head();
+    method_ = parser.request().method;
     path_ = parser.request().path;
+    header_read_ = std::chrono::steady_clock::now();
     std::string_view id = parser.request().Header("x-request-id");
     if (const std::string& other = shared_.request_id_header;
         !other.empty() && !IsGoodRequestId(id)) {
@@ -316,6 +320,23 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
 
   awaitable<bool> WriteReply(Reply& reply) {
     HttpHead head;
+    const bool written = co_await WriteParts(reply, head);
+    LogEnd(head, written);
+    co_return written;
+  }
+
+  // Every request that got a reply ends here, refused ones too.
+  void LogEnd(const HttpHead& head, bool written) const {
+    if (!LogEnabled(LogLevel::kDebug)) return;
+    const auto took = std::chrono::steady_clock::now() - header_read_;
+    LogDebug("request {}: {} {}, {} in {:.1f} ms{}{}", request_id_, method_, path_,
+             written ? fmt::format("status {}", head.status) : "the client left",
+             std::chrono::duration<double, std::milli>(took).count(),
+             head.log_note.empty() ? "" : ", ",
+             std::string_view(head.log_note).substr(0, kNoteBytes));
+  }
+
+  awaitable<bool> WriteParts(Reply& reply, HttpHead& head) {
     std::string out;
     for (bool is_first = true;;) {
       out.clear();
@@ -518,8 +539,10 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
   bool keep_alive_ = false;
   bool is_http_1_0_ = false;
   bool is_head_ = false;
+  std::string method_;
   std::string path_;
   std::string request_id_;
+  std::chrono::steady_clock::time_point header_read_ = std::chrono::steady_clock::now();
 };
 
 }  // namespace

@@ -42,6 +42,9 @@ struct HttpHead {
   std::string content_type = "application/json";
   HttpHeaders headers;
   bool close = false;  // the connection ends after this response
+  // Not sent: what the log says of the request besides its route, complete with the last result.
+  // Never of its content.
+  std::string log_note;
 };
 
 class Reply {

@@ -6,12 +6,14 @@
 #include <optional>
 #include <utility>
 
+#include "base/printable.h"
 #include "serve/http/wire.h"
 
 namespace tandem::serve {
 namespace {
 
 constexpr size_t kHealthBodyBytes = 4 << 10;  // anyone may send them
+constexpr size_t kShownBytes = 200;           // of a path in a message
 
 std::vector<std::string_view> Segments(std::string_view path) {
   std::vector<std::string_view> segments;
@@ -22,6 +24,26 @@ std::vector<std::string_view> Segments(std::string_view path) {
     path.remove_prefix(end);
   }
   return segments;
+}
+
+// A path in a message.
+std::string Shown(std::string_view path) { return Printable(path.substr(0, kShownBytes)); }
+
+// What a client may have meant: a base URL without /v1 or with it twice, other case, slashes that
+// are too many.
+std::vector<std::string> SimilarPaths(std::string_view path) {
+  if (path.size() > kShownBytes) return {};
+  std::string plain;
+  for (const char c : path) {
+    if (c != '/' || !plain.ends_with('/')) plain += c;
+  }
+  while (plain.ends_with('/')) plain.pop_back();
+  if (plain.empty()) return {};
+  const std::string lower = LowerCase(plain);
+  std::vector<std::string> similar = {plain, lower, "/v1" + plain, "/v1" + lower};
+  if (lower.starts_with("/v1/v1/")) similar.push_back(lower.substr(3));
+  std::erase(similar, path);
+  return similar;
 }
 
 std::optional<PathValues> Match(std::string_view pattern, std::string_view path) {
@@ -80,6 +102,7 @@ std::unique_ptr<Reply> MakeError(const FrontEnd& front_end, int status, std::str
   HttpHead head;
   head.status = status;
   head.headers = std::move(headers);
+  head.log_note = message;
   if (status == 503) {
     head.headers.emplace_back("Retry-After", "1");
     head.close = true;
@@ -168,15 +191,17 @@ std::unique_ptr<Reply> Router::Handle(HttpRequest request, std::function<void()>
     return Finished(front_end, origin, std::move(refusal));
   }
   if (found.route != nullptr) {
-    request.caller = access_.CallerOf(request.Header("authorization"));
+    request.caller = access_.CallerOf(request.Header("authorization"), request.Header("api-key"));
     return Finished(front_end, origin,
                     found.route->handle(std::move(request), found.values, std::move(wake)));
   }
   if (found.allowed.empty()) {
-    return Finished(front_end, origin, MakeError(front_end, 404, "Not Found"));
+    return Finished(front_end, origin, MakeError(front_end, 404, NotFound(request)));
   }
+  const std::string message =
+      fmt::format("Method Not Allowed: {} takes {}", Shown(request.path), found.allowed);
   return Finished(front_end, origin,
-                  MakeError(front_end, 405, "Method Not Allowed", {{"Allow", found.allowed}}));
+                  MakeError(front_end, 405, message, {{"Allow", found.allowed}}));
 }
 
 std::vector<const Route*> Router::Routes() const {
@@ -215,6 +240,20 @@ Router::Found Router::Find(const FrontEnd& front_end, const HttpRequest& request
   return found;
 }
 
+std::string Router::NotFound(const HttpRequest& request) const {
+  const std::string said =
+      fmt::format("Not Found: {} is no path of this server", Shown(request.path));
+  for (std::string& path : SimilarPaths(request.path)) {
+    HttpRequest other;
+    other.method = request.method;
+    other.path = std::move(path);
+    const Found found = Find(FrontEndOf(other.path), other);
+    if (found.route == nullptr && found.allowed.empty()) continue;
+    return fmt::format("{}; {} is", said, Shown(other.path));
+  }
+  return said;
+}
+
 std::unique_ptr<Reply> Router::Refuse(const FrontEnd& front_end, const HttpRequest& request,
                                       bool is_health) const {
   if (!access_.AllowsHost(request.host)) {
@@ -230,8 +269,10 @@ std::unique_ptr<Reply> Router::Refuse(const FrontEnd& front_end, const HttpReque
                      "--cors_origins if it should");
   }
   if (is_health) return nullptr;
-  if (!access_.HasKey(request.Header("authorization"))) {
-    return MakeError(front_end, 401, "a valid API key is needed", {{"WWW-Authenticate", "Bearer"}});
+  if (!access_.HasKey(request.Header("authorization"), request.Header("api-key"))) {
+    return MakeError(front_end, 401,
+                     "a valid API key is needed, in the header Authorization: Bearer KEY",
+                     {{"WWW-Authenticate", "Bearer"}});
   }
   if (draining_) return MakeError(front_end, 503, "the server is shutting down");
   return nullptr;

@@ -72,6 +72,8 @@ class Router final : public HttpHandler {
 
   const FrontEnd& FrontEndOf(std::string_view path) const;
   static Found Find(const FrontEnd& front_end, const HttpRequest& request);
+  // Of a path without a route: what it is, and a path with one that the client may have meant.
+  std::string NotFound(const HttpRequest& request) const;
   std::unique_ptr<Reply> Refuse(const FrontEnd& front_end, const HttpRequest& request,
                                 bool is_health) const;
   std::unique_ptr<Reply> Counted(const FrontEnd& front_end, std::unique_ptr<Reply> reply) const;

@@ -88,7 +88,9 @@ TlsContext::~TlsContext() = default;
 
 Result<std::shared_ptr<const TlsContext>> TlsContext::Load(const TlsFiles& files) {
   if (files.certificate.empty() || files.key.empty()) {
-    return InvalidArgument("TLS needs both a certificate and its key");
+    return InvalidArgument(
+        "TLS needs both a certificate and its key: --tls_cert_file and --tls_key_file, or of gRPC "
+        "--grpc_server_cert and --grpc_server_key");
   }
   TANDEM_ASSIGN_OR_RETURN(const std::string certificate, ReadTextFile(files.certificate));
   TANDEM_ASSIGN_OR_RETURN(const std::string key, ReadTextFile(files.key));

@@ -95,6 +95,8 @@ class InferCall {
   virtual CallNews Next(InferResponse& response, Status& error) = 0;
   // True if the request was refused before any work began; constant.
   virtual bool is_refused() const { return false; }
+  // What the log says of it once it is over, as GenerateCall::Summary; empty: nothing.
+  virtual std::string Summary() const { return {}; }
 };
 
 // May be called on any thread, before the call exists, and without news.

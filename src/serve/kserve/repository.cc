@@ -36,6 +36,7 @@ class CountedCall final : public InferCall {
   void Refuse(Status error) { error_ = std::move(error); }
 
   bool is_refused() const override { return !error_.ok() || call_->is_refused(); }
+  std::string Summary() const override { return call_ == nullptr ? "" : call_->Summary(); }
   CallNews Next(InferResponse& response, Status& error) override {
     if (ended_) return CallNews::kDone;
     if (!error_.ok()) return Fail(error_, error);

@@ -21,6 +21,7 @@ class RunSource final : public MessageSource {
   CallNews Next(HttpHead& head, std::vector<std::string>& messages, Status& error) override;
   HttpHead ErrorHead(const Status& error) const override;
   std::string FormatError(const Status& error) const override;
+  std::string Summary() const override { return call_->Summary(); }
 
  private:
   std::string FormatInitial() const;

@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "serve/json_blanks.h"
 #include "serve/openai/reasoning_grammar.h"
 #include "serve/openai/tool_grammar.h"
 
@@ -20,16 +21,25 @@ std::string_view FieldOf(const ToolRequest& tools) {
   return tools.must_call() || tools.is_part ? "tool_choice" : "tools";
 }
 
-// Gives the prompts the grammar of calls, and of the answer that the client may have asked for.
-Status ConstrainCalls(const AnswerFormat& format, const TextCodec& codec, Call& call) {
+// A demanded call leaves no room for an answer in JSON: some clients describe both, and mean the
+// call.
+Status PreferDemandedCall(Call& call) {
   const std::shared_ptr<const OutputGrammar> answer = call.prompts.front().grammar;
-  if (answer != nullptr && call.tools.must_call()) {
+  if (answer == nullptr || !call.tools.must_call()) return {};
+  if (!IsJsonGrammar(*answer)) {
     return FieldError(
         "tool_choice",
         fmt::format("cannot demand a call beside {}: the answer would have to be both",
                     answer->field));
   }
-  if (answer != nullptr && !CanBeAnswer(*answer)) {
+  for (TextRequest& prompt : call.prompts) prompt.grammar = nullptr;
+  return {};
+}
+
+// Gives the prompts the grammar of calls, and of the answer that the client may have asked for.
+Status ConstrainCalls(const AnswerFormat& format, const TextCodec& codec, Call& call) {
+  const std::shared_ptr<const OutputGrammar> answer = call.prompts.front().grammar;
+  if (answer != nullptr && !IsJsonGrammar(*answer)) {
     return FieldError(
         FieldOf(call.tools),
         fmt::format("strict functions and allowed_tools can stand beside JSON, but not beside {}",
@@ -71,6 +81,7 @@ Result<AnswerPlan> PlanAnswer(const AnswerFormatNames& names, const TextCodec& c
   plan.tools = call.tools.callable();
   const bool follows_grammar = call.tools.follows_grammar();
   if (plan.tools.names.empty()) plan.format.tools = nullptr;
+  TANDEM_RETURN_IF_ERROR(PreferDemandedCall(call));
   if (follows_grammar && plan.format.tools == nullptr) {
     if (names.tools == "none") {
       return FieldError(

@@ -67,5 +67,23 @@ TEST(AnswerPlanTest, TheGrammarOfCallsFollowsThePrompt) {
   EXPECT_FALSE(has(text(ReasoningStart::kClosed), "thought"));
 }
 
+TEST(AnswerPlanTest, ADemandedCallWinsOverAnAnswerInJson) {
+  const ByteCodec codec;
+  const std::string required = std::string(kTools) + R"(, "tool_choice": "required")";
+  for (const char* format :
+       {R"(, "response_format": {"type": "json_object"})",
+        R"(, "response_format": {"type": "json_schema", "json_schema": {"schema": {}}})"}) {
+    Call call = ChatCall(required + format);
+    const AnswerPlan plan = Plan(codec, call);
+    EXPECT_FALSE(plan.tools.need_mark);
+    const TextRequest& prompt = call.prompts.front();
+    EXPECT_EQ(prompt.grammar, nullptr);
+    const std::string text = prompt.grammar_after(ReasoningStart::kClosed)->text;
+    EXPECT_EQ(text.find("@answer"), std::string::npos);
+  }
+  Call other = ChatCall(required + R"(, "regex": "a")");
+  EXPECT_FALSE(PlanAnswer({}, codec, std::make_shared<CallIds>(1), other).ok());
+}
+
 }  // namespace
 }  // namespace tandem::serve::openai

@@ -43,6 +43,7 @@ class CompletionSource final : public MessageSource {
   }
 
   HttpHead ErrorHead(const Status& error) const override { return openai::ErrorHead(error); }
+  std::string Summary() const override { return call_->Summary(); }
   std::string FormatError(const Status& error) const override { return FormatStatus(error); }
 
  private:

@@ -8,6 +8,7 @@
 #include <string_view>
 #include <utility>
 
+#include "serve/json_blanks.h"
 #include "serve/openai/request.h"
 
 namespace tandem::serve::openai {
@@ -83,6 +84,9 @@ constexpr FormatType kFormatTypes[] = {
 constexpr std::string_view kTypes =
     "text, json_object, json_schema, json, regex, choice, lark_grammar, grammar, ebnf, llguidance";
 
+// vLLM's word in structured_outputs; beside a format ours too.
+constexpr std::string_view kNoBlanks = "disable_any_whitespace";
+
 using Grammar = std::optional<OutputGrammar>;
 
 // Collects the one grammar of a request, and its errors.
@@ -114,6 +118,41 @@ class GrammarReader {
 
   // `format`: of the member `at`. With `is_flat` a schema stands in it, not in a json_schema.
   void ReadFormat(const Json& format, const std::string& at, bool is_flat) {
+    ReadForm(format, at, is_flat);
+    ReadBlanks(format, at, "a format of JSON");
+  }
+
+  // vLLM's object: a grammar, and options for it.
+  void ReadStructured(const Json& structured, std::vector<std::string>& ignored) {
+    const std::string at = "structured_outputs";
+    if (structured.AsObject() == nullptr) return Wrong(at, "an object", structured);
+    FieldReader members(structured);
+    for (const RefusedMember& member : kRefused) {
+      const Json* value = members.Get(member.name);
+      const bool is_off = value == nullptr || (value->AsBool() != nullptr && !*value->AsBool());
+      if (!is_off) return fields_.Fail(fmt::format("{}.{}", at, member.name), member.sentence);
+    }
+    members.Get(kNoBlanks);
+    members.Boolean("disable_fallback");  // there is nothing to fall back to
+    if (!members.status().ok()) {
+      return fields_.Fail(fmt::format("{}.{}", at, members.status().field()), "must be a boolean");
+    }
+    for (const Spelling& member : kStructured) {
+      ReadMember(members.Get(member.name), member, fmt::format("{}.{}", at, member.name));
+    }
+    for (const std::string& name : members.Unread(kMaxIgnored)) ignored.push_back(at + "." + name);
+    if (!fields_.status().ok()) return;
+    const bool is_any = members.Boolean("json_object") == false;  // no form is asked for
+    if (!is_any && (!grammar_ || !grammar_->field.starts_with(at + "."))) {
+      return fields_.Fail(at, "must hold one of json, regex, choice, grammar and json_object");
+    }
+    ReadBlanks(structured, at, "json or json_object");
+  }
+
+  Grammar Take() { return std::move(grammar_); }
+
+ private:
+  void ReadForm(const Json& format, const std::string& at, bool is_flat) {
     const Json* type = format.Find("type");
     if (type == nullptr || type->AsString() == nullptr) {
       return fields_.Fail(at, "must be an object with a type");
@@ -135,36 +174,6 @@ class GrammarReader {
     ReadMember(value, found->member, field);
   }
 
-  // vLLM's object: a grammar, and options for it.
-  void ReadStructured(const Json& structured, std::vector<std::string>& ignored) {
-    const std::string at = "structured_outputs";
-    if (structured.AsObject() == nullptr) return Wrong(at, "an object", structured);
-    FieldReader members(structured);
-    for (const RefusedMember& member : kRefused) {
-      const Json* value = members.Get(member.name);
-      const bool is_off = value == nullptr || (value->AsBool() != nullptr && !*value->AsBool());
-      if (!is_off) return fields_.Fail(fmt::format("{}.{}", at, member.name), member.sentence);
-    }
-    const bool is_compact = members.Boolean("disable_any_whitespace").value_or(false);
-    members.Boolean("disable_fallback");  // there is nothing to fall back to
-    if (!members.status().ok()) {
-      return fields_.Fail(fmt::format("{}.{}", at, members.status().field()), "must be a boolean");
-    }
-    for (const Spelling& member : kStructured) {
-      ReadMember(members.Get(member.name), member, fmt::format("{}.{}", at, member.name));
-    }
-    for (const std::string& name : members.Unread(kMaxIgnored)) ignored.push_back(at + "." + name);
-    if (!fields_.status().ok()) return;
-    const bool is_any = members.Boolean("json_object") == false;  // no form is asked for
-    if (!is_any && (!grammar_ || !grammar_->field.starts_with(at + "."))) {
-      return fields_.Fail(at, "must hold one of json, regex, choice, grammar and json_object");
-    }
-    if (is_compact && grammar_) ForbidBlanks(at + ".disable_any_whitespace");
-  }
-
-  Grammar Take() { return std::move(grammar_); }
-
- private:
   void Found(const Spelling& spelling, std::string text, const std::string& field) {
     if (grammar_) {
       return fields_.Fail(field, fmt::format("is not allowed beside {}", grammar_->field));
@@ -175,23 +184,19 @@ class GrammarReader {
     fields_.Fail(field, fmt::format("must be {}, not {}", wanted, value.KindName()));
   }
 
-  void ForbidBlanks(const std::string& field) {
-    const bool is_any = grammar_->kind == GrammarKind::kJsonObject;
-    if (!is_any && grammar_->kind != GrammarKind::kJsonSchema) {
-      return fields_.Fail(field, "has an effect only beside json or json_object");
+  void ReadBlanks(const Json& options, const std::string& at, std::string_view beside) {
+    const Json* forbids = options.Find(kNoBlanks);
+    if (forbids == nullptr || forbids->is_null() || !fields_.status().ok()) return;
+    const std::string field = fmt::format("{}.{}", at, kNoBlanks);
+    if (forbids->AsBool() == nullptr) return Wrong(field, "a boolean", *forbids);
+    if (!grammar_) return;
+    if (!*forbids->AsBool()) {
+      grammar_->keeps_blanks = true;
+    } else if (!IsJsonGrammar(*grammar_)) {
+      fields_.Fail(field, fmt::format("has an effect only beside {}", beside));
+    } else if (!ForbidBlanks(*grammar_)) {
+      fields_.Fail(field, "is not allowed beside the schema's own x-guidance");
     }
-    grammar_->kind = GrammarKind::kJsonSchema;
-    std::string& text = grammar_->text;
-    if (is_any) text = R"({"type":"object"})";
-    const Result<Json> schema = ParseJson(text, {.allow_duplicates = true});
-    // What is no schema is refused when it is compiled.
-    if (!schema.ok() || schema->AsObject() == nullptr) return;
-    if (schema->Find("x-guidance") != nullptr) {
-      return fields_.Fail(field, "is not allowed beside the schema's own x-guidance");
-    }
-    const std::string_view comma = schema->AsObject()->empty() ? "" : ",";
-    text.insert(text.find('{') + 1,
-                fmt::format(R"("x-guidance":{{"whitespace_flexible":false}}{})", comma));
   }
 
   // llama.cpp and others put a schema beside it.

@@ -116,6 +116,29 @@ TEST(ConstraintFields, OptionsOfStructuredOutputsActOrAreNamed) {
   EXPECT_EQ(read.ignored, std::vector<std::string>{"structured_outputs.backend"});
 }
 
+TEST(ConstraintFields, AResponseFormatMayForbidOrKeepBlanks) {
+  const std::string compact = R"({"x-guidance":{"whitespace_flexible":false},"const":1})";
+  const auto read = [](const std::string& members) {
+    return ReadBody(R"({"response_format":{)" + members + "}}");
+  };
+  const std::string loose = R"("type":"json_schema","json_schema":{"schema":{"const":1}})";
+  const Read forbids = read(loose + R"(,"disable_any_whitespace":true)");
+  ASSERT_NE(forbids.grammar, nullptr) << forbids.status.message();
+  EXPECT_EQ(forbids.grammar->kind, GrammarKind::kLooseJsonSchema);
+  EXPECT_EQ(forbids.grammar->text, compact);
+  EXPECT_FALSE(forbids.grammar->keeps_blanks);
+  const Read keeps = read(loose + R"(,"disable_any_whitespace":false)");
+  ASSERT_NE(keeps.grammar, nullptr) << keeps.status.message();
+  EXPECT_EQ(keeps.grammar->text, R"({"const":1})");
+  EXPECT_TRUE(keeps.grammar->keeps_blanks);
+  for (const char* refused :
+       {R"("type":"regex","regex":"a","disable_any_whitespace":true)",
+        R"("type":"json_object","disable_any_whitespace":1)",
+        R"("type":"json","schema":{"x-guidance":{}},"disable_any_whitespace":true)"}) {
+    EXPECT_EQ(read(refused).status.field(), "response_format.disable_any_whitespace") << refused;
+  }
+}
+
 TEST(ConstraintFields, RefusalsNameTheMember) {
   const struct {
     std::string_view body, message;

@@ -53,6 +53,7 @@ HttpHead ErrorHead(const Status& error) {
   HttpHead head;
   head.status = HttpStatusOf(error.code());
   if (head.status == 429 || head.status == 503) head.headers.emplace_back("Retry-After", "1");
+  head.log_note = error.message();
   return head;
 }
 

@@ -106,6 +106,18 @@ Status WriteToolCalls(const Json& calls, const std::string& where, JsonWriter& w
   return {};
 }
 
+// As OpenAI has it: only an assistant may have said nothing, where it called, reasoned or refused.
+Status CheckContent(const Json& message, const std::string& role, const std::string& where) {
+  if (Given(message, "content") != nullptr) return {};
+  const auto has = [&](std::string_view name) { return Given(message, name) != nullptr; };
+  const bool is_null = message.Find("content") != nullptr;
+  const bool may_lack = role == "assistant" && (is_null || has("tool_calls") || has("refusal") ||
+                                                has("reasoning_content"));
+  if (may_lack) return {};
+  return FieldError(where + ".content",
+                    is_null ? "must be a string or an array of parts, not null" : "is required");
+}
+
 Result<std::string> ReadMessages(const Json& body) {
   const Json* messages = Given(body, "messages");
   if (messages == nullptr) return FieldError("messages", "is required");
@@ -148,6 +160,7 @@ Status WriteMessage(const Json& message, const std::string& where, JsonWriter& w
   if (std::ranges::find(kRoles, name) == kRoles.end()) {
     return FieldError(where + ".role", "must be one of system, developer, user, assistant, tool");
   }
+  TANDEM_RETURN_IF_ERROR(CheckContent(message, name, where));
   writer.BeginObject().Key("role").String(name).Key("content");
   TANDEM_RETURN_IF_ERROR(WriteContent(Given(message, "content"), where + ".content", writer));
   for (const std::string_view member : {"name", "tool_call_id", "reasoning_content"}) {

@@ -64,8 +64,16 @@ TEST(OpenAiMessagesTest, ErrorsNameTheMember) {
   EXPECT_EQ(field(R"({"role": "robot"})"), "messages[0].role");
   EXPECT_EQ(field(R"({"role": "user", "content": [{"type": "image_url"}]})"),
             "messages[0].content");
-  EXPECT_EQ(field(R"({"role": "user", "name": 1})"), "messages[0].name");
-  EXPECT_EQ(field(R"({"role": "user", "tool_calls": [{}]})"), "messages[0].tool_calls");
+  EXPECT_EQ(field(R"({"role": "user"})"), "messages[0].content");
+  EXPECT_EQ(field(R"({"role": "user", "content": null})"), "messages[0].content");
+  EXPECT_EQ(field(R"({"role": "assistant"})"), "messages[0].content");
+  for (const char* empty : {R"("content": null)", R"("content": "")", R"("refusal": "No.")",
+                            R"("tool_calls": [{"function": {"name": "f"}}])"}) {
+    EXPECT_EQ(field(std::string(R"({"role": "assistant", )") + empty + "}"), "") << empty;
+  }
+  EXPECT_EQ(field(R"({"role": "user", "content": "", "name": 1})"), "messages[0].name");
+  EXPECT_EQ(field(R"({"role": "user", "content": "", "tool_calls": [{}]})"),
+            "messages[0].tool_calls");
   EXPECT_EQ(field(R"({"role": "assistant", "tool_calls": [{}]})"), "messages[0].tool_calls[0]");
   EXPECT_EQ(field(R"({"role": "assistant", "tool_calls": [{"function": {}}]})"),
             "messages[0].tool_calls[0].function.name");
@@ -100,7 +108,10 @@ TEST(OpenAiMessagesTest, TheLastMessageCanBeContinued) {
                 .field(),
             "continue_final_message");
   EXPECT_EQ(
-      Read(R"("messages": [{"role": "user"}], "continue_final_message": true)").status().field(),
+      Read(
+          R"("messages": [{"role": "assistant", "content": null}], "continue_final_message": true)")
+          .status()
+          .field(),
       "continue_final_message");
 }
 

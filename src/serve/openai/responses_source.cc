@@ -48,6 +48,7 @@ class ResponsesSource final : public MessageSource {
   }
 
   HttpHead ErrorHead(const Status& error) const override { return openai::ErrorHead(error); }
+  std::string Summary() const override { return call_->Summary(); }
   std::string FormatError(const Status& error) const override {
     if (!is_streamed_ || !has_begun_) return FormatStatus(error);
     return last_error_;

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -124,10 +125,11 @@ class GrammarWriter {
       const Tool& tool = tools_.tools[i];
       const std::string head =
           fmt::format("{{\"name\": {}, \"{}\": ", Quoted(tool.name), call_.arguments);
-      const std::string schema = tool.is_strict ? fmt::format("f{}", i) : "object";
+      const bool has_schema = tools_.follows_schema(tool);
+      const std::string schema = has_schema ? fmt::format("f{}", i) : "object";
       lark_ += fmt::format("{} {} @{} \"}}\"\n", i == 0 ? "call:" : "    |", Quoted(head), schema);
-      if (tool.is_strict) schemas_.emplace_back(schema, Compact(tool.schema, /*lenient=*/false));
-      has_object_ |= !tool.is_strict;
+      if (has_schema) schemas_.emplace_back(schema, Compact(tool.schema, !tool.is_strict));
+      has_object_ |= !has_schema;
     }
     if (has_object_) schemas_.emplace_back("object", Compact(kAnyObject, /*lenient=*/false));
   }
@@ -142,8 +144,17 @@ class GrammarWriter {
   static Json Compact(std::string_view schema, bool lenient) {
     Result<Json> read = ParseJson(schema, {.allow_duplicates = true});
     if (!read.ok() || read->AsObject() == nullptr) return read.ok() ? *read : Json();
-    if (read->Find("x-guidance") != nullptr) return *read;
     Json::Object members = *read->AsObject();
+    const auto given = std::ranges::find(members, "x-guidance", &JsonMember::name);
+    if (given != members.end()) {
+      if (lenient && given->value.AsObject() != nullptr &&
+          given->value.Find("lenient") == nullptr) {
+        Json::Object own = *given->value.AsObject();
+        own.push_back({"lenient", Json(true)});
+        given->value = Json(std::move(own));
+      }
+      return Json(std::move(members));
+    }
     Json::Object options;
     options.push_back({"whitespace_flexible", Json(false)});
     options.push_back({"item_separator", Json(std::string(", "))});
@@ -163,12 +174,32 @@ class GrammarWriter {
   bool has_object_ = false;
 };
 
-}  // namespace
-
-bool CanBeAnswer(const OutputGrammar& answer) {
-  return answer.kind == GrammarKind::kJsonObject || answer.kind == GrammarKind::kJsonSchema ||
-         answer.kind == GrammarKind::kLooseJsonSchema;
+// Whether the function's schema is followed as far as it can be.
+bool IsLoose(const ToolRequest& tools, const Tool& tool) {
+  return tools.follows_schema(tool) && !tool.is_strict;
 }
+
+// `tools` without the loose schemas that cannot be followed; without any loose one if each can,
+// because then they cannot be followed together.
+ToolRequest Loosened(ToolRequest tools, const TextCodec& codec) {
+  size_t tried = 0;
+  bool all_can = true;
+  for (Tool& tool : tools.tools) {
+    if (!IsLoose(tools, tool)) continue;
+    const OutputGrammar alone{
+        .kind = GrammarKind::kLooseJsonSchema, .text = tool.schema, .field = tool.field};
+    if (++tried <= kMaxGrammarParts && codec.FollowGrammar(alone, codec.end_ids()).ok()) continue;
+    tool.schema.clear();
+    all_can = false;
+  }
+  if (!all_can) return tools;
+  for (Tool& tool : tools.tools) {
+    if (IsLoose(tools, tool)) tool.schema.clear();
+  }
+  return tools;
+}
+
+}  // namespace
 
 std::shared_ptr<const OutputGrammar> ToolGrammar(const ToolRequest& tools,
                                                  const AnswerFormat& format,
@@ -186,6 +217,12 @@ std::shared_ptr<const OutputGrammar> ToolGrammar(const ToolRequest& tools,
                               .owner = fmt::format("the function \"{}\"", tool.name)});
   }
   if (answer != nullptr) grammar->parts.push_back(*answer);
+  const auto is_loose = [&tools](const Tool& tool) { return IsLoose(tools, tool); };
+  if (answer == nullptr && std::ranges::any_of(tools.tools, is_loose)) {
+    grammar->looser = [tools, format, &codec] {
+      return ToolGrammar(Loosened(tools, codec), format, nullptr, codec);
+    };
+  }
   return grammar;
 }
 

@@ -1,6 +1,6 @@
 // The grammar of an answer whose calls follow one: reasoning if the model has it, then text or not,
-// then calls in the model's own format, whose arguments fit each strict function's schema. A pure
-// function.
+// then calls in the model's own format, whose arguments fit the schemas that the calls follow. A
+// pure function.
 #pragma once
 
 #include <memory>
@@ -19,8 +19,5 @@ std::shared_ptr<const OutputGrammar> ToolGrammar(const ToolRequest& tools,
                                                  const AnswerFormat& format,
                                                  const OutputGrammar* answer,
                                                  const TextCodec& codec);
-
-// Whether ToolGrammar can join calls with an answer of this form.
-bool CanBeAnswer(const OutputGrammar& answer);
 
 }  // namespace tandem::serve::openai

@@ -118,6 +118,33 @@ TEST_F(ToolGrammarTest, RequiredCallsFollowSchemasInTheFormOfHermes) {
        "<tool_call>\n" + kAdd, Hermes(kAdd) + " and more"});
 }
 
+TEST_F(ToolGrammarTest, DemandedCallsFitSchemasThatAreNotStrict) {
+  SetFormat("hermes");
+  constexpr std::string_view kLoose = R"("tools": [
+    {"type": "function", "function": {"name": "add", "parameters": {"properties":
+      {"x": {"type": "integer", "if": true}}, "required": ["x"], "additionalProperties": false}}},
+    {"type": "function", "function": {"name": "odd", "parameters":
+      {"type": "object", "properties": {"x": {"$ref": "https://example.com/x"}}}}},
+    {"type": "function", "function": {"name": "say", "parameters": {"type": "string"}}}])";
+  tools_ = Tools(kRequired, kLoose);
+  const auto whole = ToolGrammar(tools_, format_, nullptr, *codec_);
+  ASSERT_FALSE(codec_->FollowGrammar(*whole, codec_->end_ids()).ok());
+  // Only the schema that cannot be followed is dropped.
+  ASSERT_TRUE(whole->looser);
+  const auto looser = whole->looser();
+  EXPECT_TRUE(Admits(*looser, Hermes(kAdd)));
+  EXPECT_FALSE(Admits(*looser, Hermes(R"({"name": "add", "arguments": {"x": "12"}})")));
+  EXPECT_FALSE(Admits(*looser, Hermes(R"({"name": "add", "arguments": {}})")));
+  EXPECT_FALSE(Admits(*looser, Hermes(R"({"name": "add", "arguments": 12})")));
+  EXPECT_TRUE(Admits(*looser, Hermes(R"({"name": "odd", "arguments": {"y": [1]}})")));
+  EXPECT_TRUE(Admits(*looser, Hermes(R"({"name": "say", "arguments": {"y": [1]}})")));
+  // What cannot be followed together is any object.
+  EXPECT_FALSE(looser->looser()->looser);
+  // Where a call is only allowed, the schema of a strict function alone is followed.
+  tools_ = Tools(kAuto, kLoose);
+  EXPECT_FALSE(tools_.follows_grammar());
+}
+
 TEST_F(ToolGrammarTest, OneCallAndANamedOne) {
   SetFormat("hermes");
   Expect(R"("tool_choice": "required", "parallel_tool_calls": false)",

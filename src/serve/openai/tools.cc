@@ -39,10 +39,31 @@ Result<std::string> ReadSchema(const Json& function, const std::string& field) {
   return schema->Dump();
 }
 
+// Of a function that is not strict, whose calls are objects whatever the schema says: empty where
+// it speaks of something else.
+std::string LooseSchema(const Json* parameters) {
+  if (parameters == nullptr || parameters->AsObject()->empty()) return "";
+  const Json* type = Given(*parameters, "type");
+  if (type != nullptr) {
+    const std::string* name = TextOf(type);
+    return name != nullptr && *name == "object" ? parameters->Dump() : "";
+  }
+  Json::Object members = *parameters->AsObject();
+  std::erase_if(members, [](const JsonMember& member) { return member.name == "type"; });
+  members.push_back({"type", Json(std::string("object"))});
+  return Json(std::move(members)).Dump();
+}
+
 // `at`: of the function, without the dot.
 Result<Tool> ReadFunction(const Json& function, const std::string& at) {
   const std::string* name = TextOf(Given(function, "name"));
   if (name == nullptr || name->empty()) return FieldError(at + ".name", "must be a string");
+  // OpenAI allows letters, digits, _ and - alone; clients of other servers use dots and slashes
+  // too.
+  const auto is_blank = [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f; };
+  if (std::ranges::any_of(*name, is_blank)) {
+    return FieldError(at + ".name", "must not hold blanks; letters, digits, _ and - are best");
+  }
   const Json* parameters = Given(function, "parameters");
   if (parameters != nullptr && parameters->AsObject() == nullptr) {
     return WrongKind(at + ".parameters", "a JSON schema", *parameters);
@@ -57,6 +78,8 @@ Result<Tool> ReadFunction(const Json& function, const std::string& at) {
   tool.is_strict = strict != nullptr && *strict->AsBool();
   if (tool.is_strict) {
     TANDEM_ASSIGN_OR_RETURN(tool.schema, ReadSchema(function, tool.field));
+  } else {
+    tool.schema = LooseSchema(parameters);
   }
   return tool;
 }

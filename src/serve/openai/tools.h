@@ -17,7 +17,7 @@ enum class ToolChoice : uint8_t { kNone, kAuto, kRequired, kNamed };
 struct Tool {
   std::string name;
   bool is_strict = false;
-  std::string schema;  // of its arguments, when it is strict; a JSON object
+  std::string schema;  // of its arguments: a JSON object; empty: any object, of one not strict
   std::string field;   // the client's word for the schema
 };
 
@@ -31,6 +31,11 @@ struct ToolRequest {
   // Whether the calls of an answer follow a grammar: otherwise the model's text decides.
   bool follows_grammar() const;
   bool must_call() const { return choice == ToolChoice::kRequired || choice == ToolChoice::kNamed; }
+  // Whether the arguments of a call fit the function's schema: strictly, or of a demanded call as
+  // far as its keywords are supported.
+  bool follows_schema(const Tool& tool) const {
+    return tool.is_strict || (must_call() && !tool.schema.empty());
+  }
   CallableTools callable() const;
 };
 

@@ -208,7 +208,8 @@ struct Server::Impl {
     if (options.on_shutdown) options.on_shutdown(active_requests());
     aborted = options.drain_grace > Nanos(0) && SignalPipe::Get().ReadStop(options.drain_grace);
     router.SetDraining();
-    LogInfo("shutting down: {} requests in flight", active_requests());
+    num_draining = active_requests();
+    LogInfo("shutting down: requests in flight: {}", num_draining);
     const SteadyClock clock;
     const Nanos end = clock.Now() + options.shutdown_timeout;
     if (grpc != nullptr) {
@@ -256,6 +257,7 @@ struct Server::Impl {
   std::unique_ptr<HttpServer> metrics_http;
   std::unique_ptr<HttpServer> http;
   std::atomic<bool> grpc_is_open{false};  // while it is drained
+  int num_draining = 0;                   // requests when it began to drain
   std::thread grpc_end;                   // from Drain until the end of Run
 };
 
@@ -321,7 +323,9 @@ Status Server::Run() {
   bool aborted = false;
   const bool drained = impl_->Drain(aborted);
   if (!drained) {
-    LogWarning("shutting down: {} requests are cut", impl_->active_requests());
+    // What came since then is only told that the server shuts down.
+    const int num_cut = std::min(impl_->active_requests(), impl_->num_draining);
+    LogWarning("shutting down: {} request{} cut", num_cut, num_cut == 1 ? " is" : "s are");
     impl_->Cut();
   }
   if (impl_->grpc_end.joinable()) impl_->grpc_end.join();

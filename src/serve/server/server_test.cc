@@ -363,6 +363,8 @@ TEST(ServerTest, KeysGuardEveryRouteButHealth) {
   EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "first-key"}})->status, 401);
   EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "Bearer first-key"}})->status, 200);
   EXPECT_EQ(client.Get("/v1/models", {{"Authorization", "Bearer second-key"}})->status, 200);
+  EXPECT_EQ(client.Get("/v1/models", {{"api-key", "second-key"}})->status, 200);
+  EXPECT_EQ(client.Get("/v1/models", {{"api-key", "second-ke"}})->status, 401);
 }
 
 TEST(ServerTest, EventsOfTheCacheAreTakenOnceAndInOrder) {

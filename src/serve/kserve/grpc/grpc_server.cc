@@ -41,7 +41,8 @@ void LogLineOfProtobuf(google::protobuf::LogLevel, const char*, int, const std::
 Result<Credentials> MakeCredentials(const GrpcServerOptions& options) {
   const bool has_certificate = !options.certificate_file.empty();
   if (has_certificate != !options.key_file.empty()) {
-    return InvalidArgument("TLS needs both a certificate and its key");
+    return InvalidArgument(
+        "TLS needs both a certificate and its key: --grpc_server_cert and --grpc_server_key");
   }
   if (!has_certificate) {
     if (!options.client_ca_file.empty()) {

@@ -19,6 +19,7 @@ HttpHead ErrorHead(const Status& error) {
   HttpHead head;
   head.status = is_full ? 503 : HttpStatusOf(error.code());
   if (head.status == 503) head.headers.emplace_back("Retry-After", "1");
+  head.log_note = error.message();
   return head;
 }
 

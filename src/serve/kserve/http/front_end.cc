@@ -67,6 +67,7 @@ class GenerateSource final : public ProtocolSource {
 
   // As clients of this protocol expect: what a model answers to a stream is events, errors too.
   bool ErrorIsEvent() const override { return !call_->is_refused(); }
+  std::string Summary() const override { return call_->Summary(); }
 
  private:
   static CallNews TooMany(Status& error) {
@@ -117,6 +118,7 @@ class InferSource final : public ProtocolSource {
     }
     return CallNews::kFailed;
   }
+  std::string Summary() const override { return call_->Summary(); }
 
  private:
   const InferRequest asked_;  // without its inputs: how the outputs are written

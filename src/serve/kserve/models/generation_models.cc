@@ -38,6 +38,8 @@ class GenerationCall final : public InferCall {
   }
   ~GenerationCall() override { request_.running->Remove(request_, stop_.get()); }
 
+  std::string Summary() const override { return call_->Summary(); }
+
   CallNews Next(InferResponse& response, Status& error) override {
     while (true) {
       if (!responses_.empty()) {
