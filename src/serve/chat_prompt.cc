@@ -1,11 +1,10 @@
 #include "serve/chat_prompt.h"
 
-#include <fmt/format.h>
-
 #include <string>
 #include <utility>
 
 #include "serve/chat_refusal.h"
+#include "serve/free_word.h"
 #include "serve/json.h"
 
 namespace tandem::serve {
@@ -52,10 +51,10 @@ Status EndWithLastContent(const TextRequest& text, const TextCodec& codec,
   if (first == all.npos) {
     return FieldError(text.names.messages, "the message to continue is empty");
   }
-  std::string word = "continued";
-  for (int i = 0; (chat.text + *text.messages).find(word) != std::string::npos; ++i) {
-    word = fmt::format("continued{}", i);
-  }
+  FreeWord free;
+  free.Avoid(chat.text);
+  free.Avoid(*text.messages);
+  const std::string word = free.Word();
   TANDEM_ASSIGN_OR_RETURN(const std::string messages, WithLastContent(*text.messages, word));
   TANDEM_ASSIGN_OR_RETURN(const ChatText other, codec.RenderChat(messages, options));
   const size_t at = other.text.rfind(word);

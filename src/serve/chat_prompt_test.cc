@@ -69,6 +69,14 @@ TEST(ChatPromptTest, AContinuedMessageIsShownAsTheTemplateHasIt) {
   EXPECT_EQ(Continued(" ", twice), "messages");
 }
 
+// Far more words than could be looked for one after another.
+TEST(ChatPromptTest, AContinuedMessageMayHoldTheWordsThatTakeItsPlace) {
+  const LastMessageCodec codec([](const std::string& s) { return "A: " + s + "</s>"; });
+  std::string content = "continued";
+  for (int i = 0; i < 200'000; ++i) content += " continued" + std::to_string(i);
+  EXPECT_EQ(Continued(content, codec), "A: " + content);
+}
+
 TEST(ChatPromptTest, TheEndOfThePromptTellsWhereItsReasoningIs) {
   using enum ReasoningStart;
   for (const auto& [text, start] : {

@@ -16,9 +16,16 @@ namespace tandem::serve {
 namespace {
 
 constexpr Nanos kPumpWait = std::chrono::milliseconds(50);
+// Each grammar takes up to 2 s of processor time and 256 MiB, and engines on a CPU want it too.
+constexpr int kCompileThreads = 2;
 
 Status TimedOut() {
   return DeadlineExceeded("timeout: the request's time has passed").WithField("timeout");
+}
+
+Status TooManyGrammars() {
+  return ResourceExhausted(
+      "too many requests with a grammar wait for it to be compiled, please try again later");
 }
 
 Status ShuttingDown() { return Unavailable("the server is shutting down"); }
@@ -55,6 +62,7 @@ struct GenerateService::Impl {
         metrics(service_metrics),
         limits(engine_client.limits()),
         to_tokenize(static_cast<size_t>(limits.max_queue_size)),
+        compilers(static_cast<size_t>(limits.max_queue_size), kCompileThreads),
         grammars(static_cast<size_t>(limits.max_queue_size)) {
     pump = std::thread([this] { Pump(); });
     tokenizer = std::thread([this] { Tokenize(); });
@@ -68,8 +76,8 @@ struct GenerateService::Impl {
     pump.join();
   }
 
-  // Whether a request that has waited for the tokenizer is still worth its time: its client may
-  // have left, and while the service closes it is refused.
+  // Whether a request that has waited for a thread is still worth its time: its client may have
+  // left, and it is refused when its time has passed and while the service closes.
   bool StillWanted(ActiveRequest& request) {
     bool refused = false;
     {
@@ -77,18 +85,42 @@ struct GenerateService::Impl {
       if (request.cancelled) return false;
       refused = closing;
     }
-    if (refused) Refuse(request, ShuttingDown());
+    const std::optional<Nanos>& timeout = request.text.timeout;
+    if (refused) {
+      Refuse(request, ShuttingDown());
+    } else if (timeout && clock.Now() - request.started >= *timeout) {
+      refused = true;
+      Refuse(request, TimedOut());
+    }
     return !refused;
   }
 
-  // Tokenizes and submits.
+  // Tokenizes and submits; a grammar that has to be compiled first waits for the threads that do.
   void Begin(const RequestPtr& request) {
     if (!StillWanted(*request)) return;
-    const std::optional<Nanos>& timeout = request->text.timeout;
-    if (timeout && clock.Now() - request->started >= *timeout) return Refuse(*request, TimedOut());
-    Result<Request> built = BuildRequest(request->text, codec, defaults, limits, options.limits,
-                                         request->started, &request->reasoning);
+    Result<BuiltRequest> built =
+        BuildRequest(request->text, codec, defaults, limits, options.limits, request->started);
     if (!built.ok()) return Refuse(*request, built.status());
+    request->reasoning = built->reasoning;
+    const Result<bool> is_known = FollowKnownGrammar(codec, *built);
+    if (!is_known.ok()) return Refuse(*request, is_known.status());
+    if (*is_known) return Finish(request, std::move(built->request));
+    auto waiting = std::make_shared<BuiltRequest>(*std::move(built));
+    if (!compilers.TryRun([this, request, waiting] { Compile(request, *waiting); })) {
+      Refuse(*request, TooManyGrammars());
+    }
+  }
+
+  void Compile(const RequestPtr& request, BuiltRequest& built) {
+    const auto is_wanted = [this, &request] { return StillWanted(*request); };
+    if (!is_wanted()) return;
+    const Status followed = FollowGrammar(codec, is_wanted, built);
+    if (!followed.ok()) return Refuse(*request, followed);
+    Finish(request, std::move(built.request));
+  }
+
+  // Makes what reads the answers, and submits.
+  void Finish(const RequestPtr& request, Request built) {
     std::shared_ptr<const StopStrings> stops;
     if (!request->text.stop.empty()) {
       Result<std::shared_ptr<const StopStrings>> compiled =
@@ -96,18 +128,18 @@ struct GenerateService::Impl {
       if (!compiled.ok()) return Refuse(*request, compiled.status());
       stops = *std::move(compiled);
     }
-    const auto read_first = request->text.continues_prompt ? std::span<const int32_t>(built->prompt)
+    const auto read_first = request->text.continues_prompt ? std::span<const int32_t>(built.prompt)
                                                            : std::span<const int32_t>();
     const std::unique_ptr<TextCodec::Decoder> decoder =
         request->text.wants_text ? codec.NewDecoder(read_first, request->text.skip_special_tokens)
                                  : nullptr;
-    if (request->text.return_prompt) request->prompt = DecodePrompt(request->text, *built);
+    if (request->text.return_prompt) request->prompt = DecodePrompt(request->text, built);
     request->text = TextRequest();
     for (int i = 0; i < request->num_choices; ++i) {
       auto own = decoder == nullptr ? nullptr : decoder->Clone();
       request->choices.push_back({.decoder = ChoiceDecoder(std::move(own), stops)});
     }
-    Submit(request, *std::move(built));
+    Submit(request, std::move(built));
   }
 
   // The lock is not held while the engine takes the request, which copies the grammar for each
@@ -331,7 +363,8 @@ struct GenerateService::Impl {
   std::atomic<bool> stop{false};
   std::thread pump;
   std::thread tokenizer;
-  Worker grammars;  // begins requests with a grammar: compiling one delays no other prompt
+  Worker compilers;  // compile grammars: their requests delay no others
+  Worker grammars;   // begins requests with a grammar, whose copies take time; uses `compilers`
 };
 
 GenerateService::GenerateService(EngineClient& engine, const TextCodec& codec,
@@ -364,8 +397,7 @@ std::unique_ptr<TextStream> GenerateService::Start(TextRequest text, std::functi
       request, [impl = impl_.get(), request] { impl->Leave(*request); });
   if (has_grammar) {
     if (!impl_->grammars.TryRun([impl = impl_.get(), request] { impl->Begin(request); })) {
-      impl_->Refuse(*request, ResourceExhausted("too many requests with a grammar wait for it to "
-                                                "be compiled, please try again later"));
+      impl_->Refuse(*request, TooManyGrammars());
     }
   } else if (is_quick) {
     impl_->Begin(request);

@@ -1,7 +1,8 @@
 // GenerateService: text in, text events out; the only caller of the engine. One pump thread takes
 // the engine's events, turns tokens into text, matches stop strings and passes events to the
 // streams; it never waits for a client. Long prompts are tokenized on one worker, requests with a
-// grammar begin on another; their queues take as many requests as the engine's. Every method may be
+// grammar begin on another, and wait for two more only if it was not compiled lately: so a request
+// may overtake others. The queues take as many requests as the engine's. Every method may be
 // called on any thread. The engine, the codec and the clock outlive the service; the service
 // outlives its streams.
 #pragma once

@@ -282,35 +282,98 @@ class GatedCodec final : public ByteCodec {
   mutable std::atomic<int> num_encoded{0};
 };
 
-// Compiles no grammar until it is opened.
+// Compiles no grammar until it is opened; has compiled "known" before.
 class SlowGrammarCodec final : public ByteCodec {
  public:
   Result<std::shared_ptr<const TokenConstraint>> FollowGrammar(
       const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const override {
+    ++num_begun;
     is_open.wait(false);
     return ByteCodec::FollowGrammar(grammar, end_ids);
   }
+  Result<std::shared_ptr<const TokenConstraint>> FollowKnownGrammar(
+      const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const override {
+    if (grammar.text != "known") return ByteCodec::FollowKnownGrammar(grammar, end_ids);
+    return ByteCodec::FollowGrammar(grammar, end_ids);
+  }
+  void Open() {
+    is_open = true;
+    is_open.notify_all();
+  }
   std::atomic<bool> is_open{false};
+  mutable std::atomic<int> num_begun{0};
 };
 
-TEST(GenerateServiceTest, AGrammarThatIsBeingCompiledDelaysNoOtherRequest) {
+TextRequest AskFor(std::string grammar) {
+  TextRequest request = Ask("tandem", 3);
+  request.grammar =
+      std::make_shared<const OutputGrammar>(OutputGrammar{.text = std::move(grammar)});
+  return request;
+}
+
+// A service all of whose threads for grammars are compiling, and more grammars wait for them.
+struct BusyCompilers {
+  explicit BusyCompilers(const OutputGrammar& grammar = {.text = "slow"}) {
+    for (int i = 0; i < kWaiting; ++i) {
+      TextRequest request = Ask("tandem", 3);
+      request.grammar = std::make_shared<const OutputGrammar>(grammar);
+      streams.push_back(service.Start(std::move(request)));
+    }
+    EXPECT_TRUE(Eventually([&] { return codec.num_begun == kThreads; }));
+  }
+  static constexpr int kThreads = 2;
+  static constexpr int kWaiting = 10;
   FakeEngine engine{FakeEngineOptions()};
   SlowGrammarCodec codec;
   SteadyClock clock;
-  ServiceOptions options;
-  options.inline_prompt_bytes = 8;
-  GenerateService service(engine, codec, GenerationDefaults(), clock, options);
-  TextRequest with_grammar = Ask("tandem", 3);
-  with_grammar.grammar = std::make_shared<const OutputGrammar>();
-  const auto stream = service.Start(std::move(with_grammar));
-  EXPECT_EQ(service.Generate(Ask("on a tandem", 3))->choices.at(0).text, "One");
-  EXPECT_EQ(service.Generate(Ask("tandem", 3))->choices.at(0).text, "One");
-  codec.is_open = true;
-  codec.is_open.notify_all();
-  TextEvent event;
-  ASSERT_TRUE(stream->Next(event));
-  EXPECT_TRUE(event.error.ok()) << event.error.message();
-  EXPECT_NE(engine.last_request().constraint, nullptr);
+  GenerateService service{
+      engine, codec, GenerationDefaults(), clock, {.limits = {}, .inline_prompt_bytes = 8}};
+  std::vector<std::unique_ptr<TextStream>> streams;
+};
+
+TEST(GenerateServiceTest, GrammarsThatAreBeingCompiledDelayNoOtherRequest) {
+  BusyCompilers busy;
+  EXPECT_EQ(busy.service.Generate(Ask("on a tandem", 3))->choices.at(0).text, "One");
+  EXPECT_EQ(busy.service.Generate(Ask("tandem", 3))->choices.at(0).text, "One");
+  for (int i = 0; i < 3; ++i) {
+    const Result<TextResult> known = busy.service.Generate(AskFor("known"));
+    ASSERT_TRUE(known.ok()) << known.status().message();
+    EXPECT_NE(busy.engine.last_request().constraint, nullptr);
+  }
+  TextRequest without = Ask("tandem", 3);
+  without.grammar_after = [](ReasoningStart) { return std::shared_ptr<const OutputGrammar>(); };
+  EXPECT_TRUE(busy.service.Generate(std::move(without)).ok());
+  EXPECT_EQ(busy.engine.last_request().constraint, nullptr);
+  EXPECT_EQ(busy.codec.num_begun, BusyCompilers::kThreads);
+  busy.codec.Open();
+  for (const auto& stream : busy.streams) {
+    TextEvent event;
+    ASSERT_TRUE(stream->Next(event));
+    EXPECT_TRUE(event.error.ok()) << event.error.message();
+  }
+  EXPECT_NE(busy.engine.last_request().constraint, nullptr);
+}
+
+// Neither those that wait for a thread nor the parts of one that is refused.
+TEST(GenerateServiceTest, AServiceThatClosesCompilesNoFurtherGrammar) {
+  const std::vector<OutputGrammar> parts(20, OutputGrammar{.text = "refused"});
+  BusyCompilers busy({.text = "refused", .parts = parts});
+  busy.service.Close();
+  busy.codec.Open();
+  for (const auto& stream : busy.streams) {
+    TextEvent event;
+    ASSERT_TRUE(stream->Next(event));
+    EXPECT_EQ(event.error.code(), Code::kUnavailable) << event.error.message();
+  }
+  EXPECT_EQ(busy.codec.num_begun, BusyCompilers::kThreads);
+}
+
+TEST(GenerateServiceTest, WhoLeavesBeforeItsGrammarIsCompiledCostsNothing) {
+  BusyCompilers busy;
+  busy.streams.clear();
+  busy.codec.Open();
+  EXPECT_TRUE(busy.service.Generate(AskFor("new")).ok());
+  EXPECT_EQ(busy.codec.num_begun, BusyCompilers::kThreads + 1);
 }
 
 TEST(GenerateServiceTest, ATimeoutBeginsWhenTheRequestArrives) {

@@ -263,40 +263,16 @@ Status FillBadWords(const TextRequest& text, const TextCodec& codec, Request& re
 
 // The refusal of a grammar, by the field of the part that is at fault.
 Status GrammarRefused(const OutputGrammar& grammar, const Status& refusal, const TextCodec& codec,
-                      const std::vector<int32_t>& end_ids) {
+                      const std::vector<int32_t>& end_ids, const std::function<bool()>& is_wanted) {
   const size_t count = std::min(grammar.parts.size(), kMaxGrammarParts);
   for (const OutputGrammar& part : std::span(grammar.parts).first(count)) {
-    if (refusal.code() != Code::kInvalidArgument) break;
+    if (refusal.code() != Code::kInvalidArgument || !is_wanted()) break;
     const auto alone = codec.FollowGrammar(part, end_ids);
     if (alone.ok()) continue;
     return AtField(part.field,
                    part.owner.empty() ? alone.status() : alone.status().Annotate(part.owner));
   }
   return AtField(grammar.field, refusal);
-}
-
-Status FillGrammar(const TextRequest& text, const TextCodec& codec, const RequestLimits& limits,
-                   ReasoningStart reasoning, Request& request) {
-  std::shared_ptr<const OutputGrammar> grammar =
-      text.grammar_after ? text.grammar_after(reasoning) : text.grammar;
-  if (grammar == nullptr) return {};
-  if (limits.compact_json && IsJsonGrammar(*grammar) && !grammar->keeps_blanks) {
-    auto compact = std::make_shared<OutputGrammar>(*grammar);
-    ForbidBlanks(*compact);  // a schema's own options hold
-    grammar = std::move(compact);
-  }
-  Result<std::shared_ptr<const TokenConstraint>> constraint =
-      codec.FollowGrammar(*grammar, request.end_ids);
-  std::shared_ptr<const OutputGrammar> followed = grammar;
-  while (constraint.status().code() == Code::kInvalidArgument && followed->looser) {
-    followed = followed->looser();
-    constraint = codec.FollowGrammar(*followed, request.end_ids);
-  }
-  if (!constraint.ok()) {
-    return GrammarRefused(*grammar, constraint.status(), codec, request.end_ids);
-  }
-  request.constraint = Join(*std::move(constraint), request.constraint);
-  return {};
 }
 
 }  // namespace
@@ -348,10 +324,9 @@ Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCod
   return TokenizePrompt(text.names.prompt, prompt, text.add_special_tokens, codec, engine);
 }
 
-Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
-                             const GenerationDefaults& defaults, const EngineLimits& engine,
-                             const RequestLimits& limits, Nanos arrived,
-                             ReasoningStart* reasoning) {
+Result<BuiltRequest> BuildRequest(const TextRequest& text, const TextCodec& codec,
+                                  const GenerationDefaults& defaults, const EngineLimits& engine,
+                                  const RequestLimits& limits, Nanos arrived) {
   // Checks that are cheap come before the prompt is tokenized.
   TANDEM_RETURN_IF_ERROR(CheckSampling(text.sampling, text.names));
   TANDEM_RETURN_IF_ERROR(CheckInteger(text.names.num_choices, text.num_choices, 1,
@@ -371,7 +346,8 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
                       fmt::format("at most {} tokens are allowed", kMaxLogitBias));
   }
 
-  Request request;
+  BuiltRequest built;
+  Request& request = built.request;
   request.sampling = text.defaults == SamplingDefaults::kGreedy
                          ? GreedyByDefault(text.sampling)
                          : FromGenerationConfig(text.sampling, defaults);
@@ -393,14 +369,48 @@ Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
   TANDEM_RETURN_IF_ERROR(FillEnd(text, codec, request));
   TANDEM_RETURN_IF_ERROR(FillBias(text, codec, limits, request));
   TANDEM_RETURN_IF_ERROR(FillBadWords(text, codec, request));
-  ReasoningStart start = ReasoningStart::kUnopened;
-  TANDEM_ASSIGN_OR_RETURN(request.prompt, PromptTokens(text, codec, limits, engine, &start));
+  TANDEM_ASSIGN_OR_RETURN(request.prompt,
+                          PromptTokens(text, codec, limits, engine, &built.reasoning));
   if (request.prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
   if (text.keep_prompt_tokens) KeepLast(*text.keep_prompt_tokens, request.prompt);
   TANDEM_RETURN_IF_ERROR(FillMaxTokens(text, engine, request));
-  TANDEM_RETURN_IF_ERROR(FillGrammar(text, codec, limits, start, request));
-  if (reasoning != nullptr) *reasoning = start;
-  return request;
+  built.grammar = text.grammar_after ? text.grammar_after(built.reasoning) : text.grammar;
+  if (built.grammar != nullptr && limits.compact_json && IsJsonGrammar(*built.grammar) &&
+      !built.grammar->keeps_blanks) {
+    auto compact = std::make_shared<OutputGrammar>(*built.grammar);
+    ForbidBlanks(*compact);  // a schema's own options hold
+    built.grammar = std::move(compact);
+  }
+  return built;
+}
+
+Result<bool> FollowKnownGrammar(const TextCodec& codec, BuiltRequest& built) {
+  if (built.grammar == nullptr) return true;
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const TokenConstraint> constraint,
+                          codec.FollowKnownGrammar(*built.grammar, built.request.end_ids));
+  if (constraint == nullptr) return false;
+  built.request.constraint = Join(std::move(constraint), built.request.constraint);
+  built.grammar = nullptr;
+  return true;
+}
+
+Status FollowGrammar(const TextCodec& codec, const std::function<bool()>& is_wanted,
+                     BuiltRequest& built) {
+  const std::shared_ptr<const OutputGrammar> grammar = std::exchange(built.grammar, nullptr);
+  if (grammar == nullptr) return {};
+  Request& request = built.request;
+  Result<std::shared_ptr<const TokenConstraint>> constraint =
+      codec.FollowGrammar(*grammar, request.end_ids);
+  std::shared_ptr<const OutputGrammar> followed = grammar;
+  while (constraint.status().code() == Code::kInvalidArgument && followed->looser) {
+    followed = followed->looser();
+    constraint = codec.FollowGrammar(*followed, request.end_ids);
+  }
+  if (!constraint.ok()) {
+    return GrammarRefused(*grammar, constraint.status(), codec, request.end_ids, is_wanted);
+  }
+  request.constraint = Join(*std::move(constraint), request.constraint);
+  return {};
 }
 
 }  // namespace tandem::serve

@@ -1,11 +1,14 @@
-// BuildRequest: text request + model defaults + limits → engine request. A pure function of its
-// arguments (it tokenizes, which may take long for a long prompt); every refusal is
-// INVALID_ARGUMENT "field: sentence". No limit on a prompt's bytes can decide whether it fits: its
-// tokens are counted, but for a prompt that is far too long only those of its beginning.
+// BuildRequest: text request + model defaults + limits → engine request, all but its grammar, which
+// FollowGrammar adds. A pure function of its arguments (it tokenizes, which may take long for a
+// long prompt); every refusal is INVALID_ARGUMENT "field: sentence". No limit on a prompt's bytes
+// can decide whether it fits: its tokens are counted, but for a prompt that is far too long only
+// those of its beginning.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <span>
 #include <string>
 #include <string_view>
@@ -51,11 +54,24 @@ Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCod
                                           const RequestLimits& limits, const EngineLimits& engine,
                                           ReasoningStart* reasoning = nullptr);
 
-// `arrived`: arrival time on the engine's clock; the request's timeout starts there. `reasoning` as
-// for PromptTokens.
-Result<Request> BuildRequest(const TextRequest& text, const TextCodec& codec,
-                             const GenerationDefaults& defaults, const EngineLimits& engine,
-                             const RequestLimits& limits, Nanos arrived,
-                             ReasoningStart* reasoning = nullptr);
+struct BuiltRequest {
+  Request request;
+  ReasoningStart reasoning = ReasoningStart::kUnopened;  // where a chat's prompt leaves it
+  // What the answer must look like, which `request` does not say yet; null: anything.
+  std::shared_ptr<const OutputGrammar> grammar;
+};
+
+// `arrived`: arrival time on the engine's clock; the request's timeout starts there.
+Result<BuiltRequest> BuildRequest(const TextRequest& text, const TextCodec& codec,
+                                  const GenerationDefaults& defaults, const EngineLimits& engine,
+                                  const RequestLimits& limits, Nanos arrived);
+
+// Constrains the request to its grammar, if it has one that was compiled lately: true. Then it is
+// null, as where there was none. False: it has to be compiled.
+Result<bool> FollowKnownGrammar(const TextCodec& codec, BuiltRequest& built);
+// The same for any grammar; compiles it, which may take seconds. One that is refused is compiled in
+// parts, to name the one at fault, while `is_wanted`.
+Status FollowGrammar(const TextCodec& codec, const std::function<bool()>& is_wanted,
+                     BuiltRequest& built);
 
 }  // namespace tandem::serve

@@ -21,7 +21,11 @@ Result<Request> Build(const std::function<void(TextRequest&)>& change,
   TextRequest text;
   text.text = "hello";
   change(text);
-  return BuildRequest(text, ByteCodec(), defaults, kEngine, RequestLimits(), Nanos(0));
+  const ByteCodec codec;
+  TANDEM_ASSIGN_OR_RETURN(BuiltRequest built,
+                          BuildRequest(text, codec, defaults, kEngine, RequestLimits(), Nanos(0)));
+  TANDEM_RETURN_IF_ERROR(FollowGrammar(codec, [] { return true; }, built));
+  return std::move(built.request);
 }
 
 std::string FieldAtFault(const std::function<void(TextRequest&)>& change) {
@@ -213,9 +217,9 @@ TEST(RequestBuilderTest, APromptThatIsFarTooLongIsNotTokenizedWhole) {
   EXPECT_EQ(status.field(), "prompt");
   EXPECT_LE(hostile.num_bytes, 2000u);
   // The tokens decide: if each stands for 128 KiB, 8 MiB are a short prompt.
-  const Result<Request> wide = build(CountingCodec(128u << 10));
+  const Result<BuiltRequest> wide = build(CountingCodec(128u << 10));
   ASSERT_TRUE(wide.ok()) << wide.status().message();
-  EXPECT_EQ(wide->prompt.size(), 65u);
+  EXPECT_EQ(wide->request.prompt.size(), 65u);
 }
 
 TEST(RequestBuilderTest, AStopStringThatNamesASpecialTokenIsAnEndId) {
@@ -341,7 +345,7 @@ TEST(RequestBuilderTest, NamesOfControlTokensInMessagesAreTextUnlessAllowed) {
   const auto prompt = [&](bool allowed) {
     RequestLimits limits;
     limits.allow_control_tokens = allowed;
-    return BuildRequest(text, ControlCodec(), {}, kEngine, limits, Nanos(0))->prompt.size();
+    return BuildRequest(text, ControlCodec(), {}, kEngine, limits, Nanos(0))->request.prompt.size();
   };
   EXPECT_EQ(prompt(false), 1u);
   EXPECT_EQ(prompt(true), 2u);
@@ -355,7 +359,7 @@ TEST(RequestBuilderTest, AnAnswerContinuesTheLastMessage) {
     text.chat.add_generation_prompt = false;
     text.chat.continued = content;
     const auto request = BuildRequest(text, ByteCodec(), {}, kEngine, RequestLimits(), Nanos(0));
-    return request.ok() ? ByteCodec::TextOf(request->prompt) : request.status().message();
+    return request.ok() ? ByteCodec::TextOf(request->request.prompt) : request.status().message();
   };
   EXPECT_EQ(prompt("Once"), "user: Hi\nassistant: Once");
   EXPECT_EQ(prompt("Once "), "user: Hi\nassistant: Once ");

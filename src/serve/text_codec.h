@@ -80,6 +80,9 @@ class TextCodec {
   // take seconds. INVALID_ARGUMENT without a field if the grammar is refused.
   virtual Result<std::shared_ptr<const TokenConstraint>> FollowGrammar(
       const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const = 0;
+  // The same if the grammar was compiled lately, else null: compiles nothing.
+  virtual Result<std::shared_ptr<const TokenConstraint>> FollowKnownGrammar(
+      const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const = 0;
 };
 
 struct TextCodecOptions {

@@ -149,11 +149,11 @@ TEST(TextCodecTest, APromptFitsByItsTokensHoweverManyBytesTheyHave) {
   for (int i = 1; i < 600; ++i) words += " psychologically";
   const auto dictionary = build(SourceDir() / "models/dictionary/target", words);
   ASSERT_TRUE(dictionary.ok()) << dictionary.status().message();
-  EXPECT_LE(dictionary->prompt.size(), 602u);
+  EXPECT_LE(dictionary->request.prompt.size(), 602u);
   // One unknown word, one token.
   const auto unknown = build(TestTokenizerDir("word_piece"), std::string(256 << 10, 'a'));
   ASSERT_TRUE(unknown.ok()) << unknown.status().message();
-  EXPECT_EQ(unknown->prompt.size(), 2u);
+  EXPECT_EQ(unknown->request.prompt.size(), 2u);
 }
 
 }  // namespace

@@ -1,11 +1,13 @@
-// Worker: one thread that runs tasks in order, for work that would hold up a server's thread. Owned
-// by whoever makes the tasks; every method may be called on any thread.
+// Worker: one thread that runs tasks in order, or several that begin them in order, for work that
+// would hold up a server's thread. Owned by whoever makes the tasks; every method may be called on
+// any thread.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "base/bounded_queue.h"
 
@@ -14,12 +16,14 @@ namespace tandem::serve {
 class Worker {
  public:
   // `max_waiting`: tasks that wait; further ones are refused.
-  explicit Worker(size_t max_waiting) : tasks_(max_waiting), thread_([this] { Run(); }) {}
-  // Waits for the task that runs; those that wait are dropped.
+  explicit Worker(size_t max_waiting, int num_threads = 1) : tasks_(max_waiting) {
+    for (int i = 0; i < num_threads; ++i) threads_.emplace_back([this] { Run(); });
+  }
+  // Waits for the tasks that run; those that wait are dropped.
   ~Worker() {
     stop_ = true;
     tasks_.Close();
-    thread_.join();
+    for (std::thread& thread : threads_) thread.join();
   }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -36,7 +40,7 @@ class Worker {
 
   BoundedQueue<std::function<void()>> tasks_;
   std::atomic<bool> stop_{false};
-  std::thread thread_;  // last: it uses the other members
+  std::vector<std::thread> threads_;  // last: they use the other members
 };
 
 }  // namespace tandem::serve

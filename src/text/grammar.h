@@ -91,6 +91,9 @@ class GrammarSet {
   // nothing does.
   Result<std::shared_ptr<const GrammarState>> Compile(GrammarKind kind, std::string_view text,
                                                       std::string_view thought = "");
+  // The state at the start of a grammar that was compiled lately; null if it was not.
+  std::shared_ptr<const GrammarState> Find(GrammarKind kind, std::string_view text,
+                                           std::string_view thought = "");
   // Whether abandoned threads have made Compile UNAVAILABLE until the process ends.
   bool Stopped() const;
 
@@ -103,8 +106,6 @@ class GrammarSet {
   };
 
   explicit GrammarSet(::GrammarCompiler* handle) : handle_(handle) {}
-  std::shared_ptr<const GrammarState> Find(GrammarKind kind, std::string_view text,
-                                           std::string_view thought);
   void Keep(Entry entry);
 
   ::GrammarCompiler* const handle_;  // owned

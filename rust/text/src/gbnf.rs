@@ -6,9 +6,11 @@
 
 use std::collections::HashMap;
 use std::fmt::Write;
+use std::rc::Rc;
 
 use crate::error::{Error, Result};
 use crate::gbnf_terminals::{with_terminals, Node, Terminal};
+use crate::sandbox;
 
 /// Whether the text is GBNF: its first rule has `::=`.
 pub fn is_gbnf(text: &str) -> bool {
@@ -23,7 +25,9 @@ pub fn is_gbnf(text: &str) -> bool {
 
 pub fn to_lark(text: &str) -> Result<String> {
     let rules = rules_of(text)?;
-    Ok(lark_of(&with_terminals(&rules).unwrap_or(rules)))
+    let with_terminals = with_terminals(&rules);
+    sandbox::check(0, 0)?;
+    Ok(lark_of(&with_terminals.unwrap_or(rules)))
 }
 
 fn lark_of(rules: &[Option<Node>]) -> String {
@@ -106,9 +110,9 @@ fn write_sequence(node: &Node, lark: &mut String) {
 fn write_item(node: &Node, lark: &mut String) {
     match node {
         Node::Text(text) => lark.push_str(&serde_json::Value::from(text.as_str()).to_string()),
-        Node::Class(class) | Node::Terminal(Terminal { regex: class, .. }) => {
+        Node::Class(regex) | Node::Terminal(Terminal { regex, .. }) => {
             lark.push('/');
-            lark.push_str(class);
+            lark.push_str(regex);
             lark.push('/');
         }
         Node::Rule(rule) => lark.push_str(&name_of(*rule)),
@@ -248,7 +252,7 @@ impl Reader {
             Some('[') => self.class(),
             Some('.') => {
                 self.at += 1;
-                Ok(Node::Class("(?s:.)".to_owned()))
+                Ok(Node::Class(Rc::from("(?s:.)")))
             }
             Some('(') => {
                 self.at += 1;
@@ -320,7 +324,7 @@ impl Reader {
             write!(class, "\\x{{{:X}}}", c as u32).expect("a String");
         }
         class.push(']');
-        Ok(Node::Class(class))
+        Ok(Node::Class(class.into()))
     }
 
     /// Of a string or class, with GBNF's escapes.

@@ -5,16 +5,19 @@
 //! if one character of lookahead always decides (LL(1)): the beginnings of alternatives differ, and no
 //! terminal can go on with what may follow it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, HashSet};
+use std::rc::Rc;
 
 use llguidance::derivre::{RegexAst, RegexBuilder};
+
+use crate::sandbox;
 
 /// A part of a rule.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Node {
     Text(String),
     /// As a regular expression of one character.
-    Class(String),
+    Class(Rc<str>),
     Rule(usize),
     Sequence(Vec<Node>),
     Alternatives(Vec<Node>),
@@ -26,12 +29,12 @@ pub enum Node {
 
 #[derive(Clone, Debug, PartialEq)]
 pub struct Terminal {
-    pub regex: String,
+    pub regex: Rc<str>,
     first: Chars,
 }
 
-/// Regular expressions of one character each.
-type Chars = BTreeSet<String>;
+/// Regular expressions of one character each. Shared: a class may be long, and first in many rules.
+type Chars = BTreeSet<Rc<str>>;
 type Rules = [Option<Node>];
 
 const MAX_TERMINAL_BYTES: usize = 4096;
@@ -43,9 +46,11 @@ const FUEL: u64 = 20_000;
 /// The same grammar with terminals, without the rules that are no longer used; `None` if it may not
 /// have them.
 pub fn with_terminals(rules: &Rules) -> Option<Vec<Option<Node>>> {
+    let regular = regular_rules(rules);
     let mut grammar = Terminals {
         rules,
-        regular: regular_rules(rules),
+        nullable: nullable_rules(rules, &regular),
+        regular,
         count: 0,
     };
     let mut made = vec![None; rules.len()];
@@ -79,6 +84,40 @@ fn regular_rules(rules: &Rules) -> Vec<bool> {
     }
 }
 
+/// Those of the regular rules that may be empty. The rules that a rule leads to are not walked for each
+/// of its mentions: there are exponentially many ways through a grammar.
+fn nullable_rules(rules: &Rules, regular: &[bool]) -> Vec<bool> {
+    let mut nullable = vec![false; rules.len()];
+    loop {
+        let mut has_changed = false;
+        for (rule, node) in rules.iter().enumerate() {
+            let is_new = regular[rule] && !nullable[rule];
+            if is_new
+                && node
+                    .as_ref()
+                    .is_some_and(|node| may_be_empty(node, &nullable))
+            {
+                nullable[rule] = true;
+                has_changed = true;
+            }
+        }
+        if !has_changed {
+            return nullable;
+        }
+    }
+}
+
+fn may_be_empty(node: &Node, nullable: &[bool]) -> bool {
+    match node {
+        Node::Text(text) => text.is_empty(),
+        Node::Class(_) | Node::Terminal(_) => false,
+        Node::Rule(rule) => nullable[*rule],
+        Node::Sequence(parts) => parts.iter().all(|part| may_be_empty(part, nullable)),
+        Node::Alternatives(parts) => parts.iter().any(|part| may_be_empty(part, nullable)),
+        Node::Repeat(part, times) => is_optional(times) || may_be_empty(part, nullable),
+    }
+}
+
 fn rules_in(node: &Node, found: &mut Vec<usize>) {
     match node {
         Node::Rule(rule) => found.push(*rule),
@@ -97,6 +136,7 @@ fn is_optional(times: &str) -> bool {
 struct Terminals<'a> {
     rules: &'a Rules,
     regular: Vec<bool>,
+    nullable: Vec<bool>,
     count: usize,
 }
 
@@ -116,35 +156,34 @@ impl Terminals<'_> {
 
     /// Of a regular node.
     fn is_nullable(&self, node: &Node) -> bool {
-        match node {
-            Node::Text(text) => text.is_empty(),
-            Node::Class(_) | Node::Terminal(_) => false,
-            Node::Rule(rule) => self.is_nullable(self.body(*rule)),
-            Node::Sequence(parts) => parts.iter().all(|part| self.is_nullable(part)),
-            Node::Alternatives(parts) => parts.iter().any(|part| self.is_nullable(part)),
-            Node::Repeat(part, times) => is_optional(times) || self.is_nullable(part),
-        }
+        may_be_empty(node, &self.nullable)
     }
 
-    /// Of a regular node.
-    fn first(&self, node: &Node, chars: &mut Chars) {
+    /// Of a regular node. `seen`: the rules that have been read for this set.
+    fn first(&self, node: &Node, seen: &mut HashSet<usize>, chars: &mut Chars) {
         match node {
             Node::Text(text) => chars.extend(text.chars().next().map(literal)),
             Node::Class(class) => {
-                chars.insert(class.clone());
+                chars.insert(Rc::clone(class));
             }
             Node::Terminal(terminal) => chars.extend(terminal.first.iter().cloned()),
-            Node::Rule(rule) => self.first(self.body(*rule), chars),
+            Node::Rule(rule) => {
+                if seen.insert(*rule) {
+                    self.first(self.body(*rule), seen, chars);
+                }
+            }
             Node::Sequence(parts) => {
                 for part in parts {
-                    self.first(part, chars);
+                    self.first(part, seen, chars);
                     if !self.is_nullable(part) {
                         return;
                     }
                 }
             }
-            Node::Alternatives(parts) => parts.iter().for_each(|part| self.first(part, chars)),
-            Node::Repeat(part, _) => self.first(part, chars),
+            Node::Alternatives(parts) => {
+                parts.iter().for_each(|part| self.first(part, seen, chars));
+            }
+            Node::Repeat(part, _) => self.first(part, seen, chars),
         }
     }
 
@@ -155,9 +194,8 @@ impl Terminals<'_> {
             Some(parts?.join(sign))
         };
         let regex = match node {
-            Node::Text(text) => text.chars().map(literal).collect(),
-            Node::Class(class) => class.clone(),
-            Node::Terminal(terminal) => terminal.regex.clone(),
+            Node::Text(text) => spelled(text),
+            Node::Class(regex) | Node::Terminal(Terminal { regex, .. }) => regex.to_string(),
             Node::Rule(rule) => self.regex(self.body(*rule))?,
             Node::Sequence(parts) => all(parts, "")?,
             Node::Alternatives(parts) => format!("(?:{})", all(parts, "|")?),
@@ -171,12 +209,13 @@ impl Terminals<'_> {
     /// Of a regular node that is not nullable.
     fn terminal(&mut self, node: &Node) -> Option<Node> {
         self.count += 1;
+        has_room()?;
         if self.count > MAX_TERMINALS {
             return None;
         }
         let mut first = Chars::new();
-        self.first(node, &mut first);
-        let regex = self.regex(node)?;
+        self.first(node, &mut HashSet::new(), &mut first);
+        let regex = self.regex(node)?.into();
         Some(Node::Terminal(Terminal { regex, first }))
     }
 
@@ -216,10 +255,10 @@ impl Terminals<'_> {
         let mut rest = items;
         while let Some(item) = rest.first() {
             let count = rest.iter().take_while(|item| self.is_regular(item)).count();
-            let run = Node::Sequence(rest[..count].to_vec());
-            match count > 0 && !self.is_nullable(&run) {
+            let is_nullable = rest[..count].iter().all(|item| self.is_nullable(item));
+            match !is_nullable {
                 true => {
-                    made.push(self.terminal(&run)?);
+                    made.push(self.terminal(&Node::Sequence(rest[..count].to_vec()))?);
                     rest = &rest[count..];
                 }
                 false => {
@@ -274,8 +313,20 @@ impl Terminals<'_> {
 }
 
 /// For this character alone.
-fn literal(c: char) -> String {
-    format!("\\x{{{:X}}}", c as u32)
+fn literal(c: char) -> Rc<str> {
+    format!("\\x{{{:X}}}", c as u32).into()
+}
+
+/// For this text alone.
+fn spelled(text: &str) -> String {
+    let mut regex = String::new();
+    text.chars().for_each(|c| regex.push_str(&literal(c)));
+    regex
+}
+
+/// Whether the sandbox has time and memory left for more: all this is only a gain in speed.
+fn has_room() -> Option<()> {
+    sandbox::check(0, 0).ok()
 }
 
 /// What may come first in each rule, and after it; the end of the output is in no set.
@@ -305,7 +356,7 @@ impl<'a> Separation<'a> {
         Some(())
     }
 
-    fn settle(&mut self, pass: fn(&mut Self, usize, &Node)) -> Option<()> {
+    fn settle(&mut self, pass: fn(&mut Self, usize, &Node) -> Option<()>) -> Option<()> {
         for _ in 0..MAX_PASSES {
             let before = (
                 self.first.clone(),
@@ -314,8 +365,9 @@ impl<'a> Separation<'a> {
             );
             let rules = self.rules;
             for (rule, node) in rules.iter().enumerate() {
+                has_room()?;
                 if let Some(node) = node {
-                    pass(self, rule, node);
+                    pass(self, rule, node)?;
                 }
             }
             if before
@@ -331,15 +383,16 @@ impl<'a> Separation<'a> {
         None
     }
 
-    fn add_first(&mut self, rule: usize, node: &Node) {
+    fn add_first(&mut self, rule: usize, node: &Node) -> Option<()> {
         let (chars, nullable) = self.first_of(node);
         self.first[rule].extend(chars);
         self.nullable[rule] |= nullable;
+        Some(())
     }
 
-    fn add_follow(&mut self, rule: usize, node: &Node) {
+    fn add_follow(&mut self, rule: usize, node: &Node) -> Option<()> {
         let follow = self.follow[rule].clone();
-        self.hand_down(node, &follow);
+        self.hand_down(node, &follow)
     }
 
     /// What may come first, and whether the node may be empty.
@@ -349,7 +402,7 @@ impl<'a> Separation<'a> {
                 text.chars().next().map(literal).into_iter().collect(),
                 text.is_empty(),
             ),
-            Node::Class(class) => (Chars::from([class.clone()]), false),
+            Node::Class(class) => (Chars::from([Rc::clone(class)]), false),
             Node::Terminal(terminal) => (terminal.first.clone(), false),
             Node::Rule(rule) => (self.first[*rule].clone(), self.nullable[*rule]),
             Node::Sequence(items) => self.first_after(items, &Chars::new(), true),
@@ -391,37 +444,40 @@ impl<'a> Separation<'a> {
         chars
     }
 
-    fn hand_down(&mut self, node: &Node, follow: &Chars) {
+    fn hand_down(&mut self, node: &Node, follow: &Chars) -> Option<()> {
         match node {
             Node::Rule(rule) => self.follow[*rule].extend(follow.iter().cloned()),
             Node::Sequence(items) => {
                 for (i, item) in items.iter().enumerate() {
+                    has_room()?;
                     let next = self.first_after(&items[i + 1..], follow, true).0;
-                    self.hand_down(item, &next);
+                    self.hand_down(item, &next)?;
                 }
             }
             Node::Alternatives(options) => {
-                options
-                    .iter()
-                    .for_each(|option| self.hand_down(option, follow));
+                for option in options {
+                    self.hand_down(option, follow)?;
+                }
             }
             Node::Repeat(part, times) => {
                 let next = self.in_loop(part, times, follow);
-                self.hand_down(part, &next);
+                self.hand_down(part, &next)?;
             }
             Node::Text(_) | Node::Class(_) | Node::Terminal(_) => {}
         }
+        Some(())
     }
 
     fn is_separate(&self, node: &Node, follow: &Chars) -> Option<()> {
         match node {
             Node::Rule(_) => Some(()),
             Node::Text(text) if text.is_empty() => Some(()),
-            Node::Text(text) => ends_before(&text.chars().map(literal).collect::<String>(), follow),
+            Node::Text(text) => ends_before(&spelled(text), follow),
             Node::Class(class) => ends_before(class, follow),
             Node::Terminal(terminal) => ends_before(&terminal.regex, follow),
             Node::Sequence(items) => {
                 for (i, item) in items.iter().enumerate() {
+                    has_room()?;
                     self.is_separate(item, &self.first_after(&items[i + 1..], follow, true).0)?;
                 }
                 Some(())
@@ -456,7 +512,7 @@ impl<'a> Separation<'a> {
 }
 
 fn any_of(chars: &Chars) -> String {
-    let chars: Vec<&str> = chars.iter().map(String::as_str).collect();
+    let chars: Vec<&str> = chars.iter().map(AsRef::as_ref).collect();
     format!("(?:{})", chars.join("|"))
 }
 
@@ -479,6 +535,7 @@ fn ends_before(regex: &str, follow: &Chars) -> Option<()> {
 }
 
 fn have_nothing_in_common(one: String, other: String) -> Option<()> {
+    has_room()?;
     let mut builder = RegexBuilder::new();
     let both = builder
         .mk(&RegexAst::And(vec![

@@ -185,6 +185,16 @@ impl GrammarCompiler {
         self.strays.stopped()
     }
 
+    /// Grammars whose thread remains after it went over its limits.
+    pub fn strays(&self) -> usize {
+        self.strays.count()
+    }
+
+    /// Those of them whose thread went over its memory, and sleeps for ever with what it held.
+    pub fn asleep(&self) -> usize {
+        self.strays.asleep()
+    }
+
     /// A matcher at the start of the grammar.
     pub fn compile(&self, kind: GrammarKind, text: &str) -> Result<GrammarMatcher> {
         self.compile_after("", kind, text)

@@ -1,11 +1,10 @@
 //! What a JSON schema may cost, as far as it shows in the schema itself: the sizes and patterns that
 //! neither llguidance's fuel nor its limits bound soon enough.
 
-use std::collections::HashMap;
-
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::error::{Error, ErrorCode, Result};
+use crate::grammar_patterns::{Common, Meetings};
 
 /// Bytes of a regular expression and of a grammar in Lark. llguidance's time and memory grow with the
 /// square of their optional parts, and its fuel does not count them.
@@ -18,13 +17,10 @@ const MAX_ITEMS: f64 = 20_000.0;
 /// searches for a text of them after each that it adds: a limited number of steps, each as long as all
 /// of them.
 const MAX_COMMON_PATTERNS: u64 = 4_000;
-/// In a schema with more parts than these it is not searched which patterns hold for one text; all of its
-/// patterns, counted as above, are limited instead.
-const MAX_PARTS: usize = 50_000;
+/// All patterns, counted in the same way, of a schema too large for `Meetings`.
 const MAX_PATTERNS_OF_MANY_PARTS: u64 = 1_000_000;
-/// Characters of a pattern that are counted at most, and of a `format`.
+/// Characters of a pattern that are counted at most.
 const MAX_WIDTH: u64 = 1 << 20;
-const FORMAT_WIDTH: u64 = 64;
 
 pub fn too_large(sentence: String) -> Error {
     Error::new(ErrorCode::ResourceExhausted, sentence)
@@ -61,18 +57,15 @@ pub fn check_bytes(name: &str, text: &str, max_bytes: usize) -> Result<()> {
 /// What neither llguidance's fuel nor its sizes bound soon enough.
 pub fn check_schema(schema: &Value) -> Result<()> {
     let mut sizes = Sizes {
-        root: schema,
         // A reference may lead into what is a value elsewhere.
         reads_values: refers_to_values(schema),
         items: 0.0,
-        parts_left: MAX_PARTS,
         patterns: Common::default(),
-        meeting: Common::default(),
+        meetings: Meetings::new(schema),
     };
     sizes.visit(schema)?;
-    let is_cut = sizes.parts_left == 0;
-    if sizes.meeting.cost() > MAX_COMMON_PATTERNS
-        || is_cut && sizes.patterns.cost() > MAX_PATTERNS_OF_MANY_PARTS
+    if sizes.meetings.worst().cost() > MAX_COMMON_PATTERNS
+        || sizes.meetings.is_cut() && sizes.patterns.cost() > MAX_PATTERNS_OF_MANY_PARTS
     {
         return Err(too_large(
             "too many or too long patterns of the JSON schema have to hold for one text (\"allOf\", or \"pattern\" \
@@ -83,47 +76,12 @@ pub fn check_schema(schema: &Value) -> Result<()> {
     Ok(())
 }
 
-/// Patterns that have to hold for one text.
-#[derive(Clone, Copy, Default)]
-struct Common {
-    count: u64,
-    width: u64,
-}
-
-impl Common {
-    fn add(&mut self, other: Self) {
-        self.count += other.count;
-        self.width = self.width.saturating_add(other.width);
-    }
-
-    fn cost(self) -> u64 {
-        match self.count {
-            0 | 1 => 0,
-            count => self.width.saturating_mul(count),
-        }
-    }
-
-    fn max(self, other: Self) -> Self {
-        match self.cost() < other.cost() || self.width < other.width {
-            true => other,
-            false => self,
-        }
-    }
-}
-
-/// The patterns of each place below a schema: "/a/*" is an item of its property `a`.
-type Places = HashMap<String, Common>;
-
 struct Sizes<'a> {
-    root: &'a Value,
     reads_values: bool,
     items: f64,
-    /// That are still read to find the patterns that meet.
-    parts_left: usize,
     /// All of them.
     patterns: Common,
-    /// The worst that meet.
-    meeting: Common,
+    meetings: Meetings<'a>,
 }
 
 impl<'a> Sizes<'a> {
@@ -132,13 +90,7 @@ impl<'a> Sizes<'a> {
         match schema {
             Value::Array(parts) => parts.iter().try_for_each(|part| self.visit(part))?,
             Value::Object(members) => {
-                if puts_together(members) {
-                    let mut places = Places::new();
-                    self.gather(schema, "", &mut Vec::new(), &mut places);
-                    for common in places.values() {
-                        self.meeting = self.meeting.max(*common);
-                    }
-                }
+                self.meetings.read(schema)?;
                 for (key, value) in members {
                     self.visit_member(key, value)?;
                 }
@@ -181,107 +133,6 @@ impl<'a> Sizes<'a> {
         });
         Ok(())
     }
-
-    /// Adds the patterns of a schema at `place` to those that are there already. `open`: the targets of
-    /// the references that led here.
-    fn gather(
-        &mut self,
-        schema: &'a Value,
-        place: &str,
-        open: &mut Vec<*const Value>,
-        places: &mut Places,
-    ) {
-        let Value::Object(members) = schema else {
-            return;
-        };
-        if self.parts_left == 0 {
-            return;
-        }
-        self.parts_left -= 1;
-        for (key, value) in members {
-            match (key.as_str(), value) {
-                ("pattern", Value::String(pattern)) => add(places, place, width(pattern)),
-                ("format", Value::String(_)) => add(places, place, FORMAT_WIDTH),
-                ("allOf", Value::Array(parts)) => {
-                    for part in parts {
-                        self.gather(part, place, open, places);
-                    }
-                }
-                // One of them holds.
-                ("anyOf" | "oneOf", Value::Array(parts)) => {
-                    let mut worst = Places::new();
-                    for part in parts {
-                        let mut own = Places::new();
-                        self.gather(part, place, open, &mut own);
-                        for (place, common) in own {
-                            let known = worst.entry(place).or_default();
-                            *known = known.max(common);
-                        }
-                    }
-                    for (place, common) in worst {
-                        places.entry(place).or_default().add(common);
-                    }
-                }
-                ("$ref", Value::String(reference)) => {
-                    let target = reference
-                        .strip_prefix('#')
-                        .and_then(|p| self.root.pointer(p));
-                    let Some(target) = target.filter(|t| !open.contains(&std::ptr::from_ref(*t)))
-                    else {
-                        continue;
-                    };
-                    open.push(std::ptr::from_ref(target));
-                    self.gather(target, place, open, places);
-                    open.pop();
-                }
-                ("properties", Value::Object(properties)) => {
-                    for (name, schema) in properties {
-                        self.gather(schema, &format!("{place}/{name}"), open, places);
-                    }
-                }
-                ("patternProperties", Value::Object(properties)) => {
-                    for schema in properties.values() {
-                        self.gather(schema, &format!("{place}/*"), open, places);
-                    }
-                }
-                ("items" | "additionalProperties" | "additionalItems", schema) => {
-                    self.gather(schema, &format!("{place}/*"), open, places);
-                }
-                ("prefixItems", Value::Array(parts)) => {
-                    for (i, schema) in parts.iter().enumerate() {
-                        self.gather(schema, &format!("{place}/{i}"), open, places);
-                    }
-                }
-                _ => {}
-            }
-        }
-    }
-}
-
-fn add(places: &mut Places, place: &str, width: u64) {
-    let common = Common { count: 1, width };
-    places.entry(place.to_owned()).or_default().add(common);
-}
-
-/// Whether several parts of one schema hold for the same text.
-fn puts_together(members: &Map<String, Value>) -> bool {
-    let parts = [
-        "allOf",
-        "anyOf",
-        "oneOf",
-        "$ref",
-        "pattern",
-        "format",
-        "properties",
-        "items",
-    ];
-    let is_list = |list: &Value| list.as_array().is_some_and(|parts| parts.len() > 1);
-    members.get("allOf").is_some_and(is_list)
-        || parts
-            .iter()
-            .filter(|part| members.contains_key(**part))
-            .count()
-            > 1
 }
 
 /// Keywords whose value is no schema.
@@ -318,7 +169,7 @@ fn refers_to_values(document: &Value) -> bool {
 }
 
 /// The characters of a regular expression, repeats written out: about the states of its automaton.
-fn width(pattern: &str) -> u64 {
+pub fn width(pattern: &str) -> u64 {
     let mut chars = pattern.chars().peekable();
     let mut open: Vec<u64> = Vec::new();
     let (mut total, mut last) = (0u64, 0u64);
@@ -387,7 +238,7 @@ fn skip_class(chars: &mut std::iter::Peekable<std::str::Chars>) {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{json, Map};
 
     use super::*;
 

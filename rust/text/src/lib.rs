@@ -11,6 +11,7 @@ mod gbnf;
 mod gbnf_terminals;
 mod grammar;
 mod grammar_memory;
+mod grammar_patterns;
 mod grammar_runs;
 mod grammar_sizes;
 mod json5_text;

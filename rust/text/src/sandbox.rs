@@ -70,9 +70,14 @@ impl Strays {
         self.remaining.load(Relaxed)
     }
 
+    /// Those that sleep for ever.
+    pub fn asleep(&self) -> usize {
+        self.asleep.load(Relaxed)
+    }
+
     /// Whether no work will ever be begun again.
     pub fn stopped(&self) -> bool {
-        self.asleep.load(Relaxed) >= MAX_STRAYS
+        self.asleep() >= MAX_STRAYS
     }
 }
 

@@ -3,6 +3,7 @@
 use serde_json::Value;
 
 use crate::error::{Error, Result};
+use crate::sandbox;
 
 /// What llguidance says of a schema without naming the keyword.
 pub(crate) fn by_keyword(message: &str) -> Option<String> {
@@ -56,18 +57,17 @@ fn check_overlap(members: &serde_json::Map<String, Value>) -> Result<()> {
         return Ok(());
     };
     for pattern in patterns.keys() {
-        // One that this engine cannot read may match anything.
-        let regex = fancy_regex::Regex::new(pattern).ok();
-        let matches = |name: &&String| {
-            regex
-                .as_ref()
-                .is_none_or(|regex| regex.is_match(name).unwrap_or(true))
-        };
-        if let Some(name) = properties.keys().find(matches) {
-            return Err(Error::invalid(format!(
-                "the name {name:?} of \"properties\" matches the pattern {pattern:?} of \
-                 \"patternProperties\", which is not supported together"
-            )));
+        // One that this engine cannot read may match anything. A look-around, which it does not know,
+        // would bring an automaton of its own, whose memory nothing bounds for all of them together.
+        let regex = regex::Regex::new(pattern).ok();
+        for name in properties.keys() {
+            sandbox::check(0, 0)?;
+            if regex.as_ref().is_none_or(|regex| regex.is_match(name)) {
+                return Err(Error::invalid(format!(
+                    "the name {name:?} of \"properties\" matches the pattern {pattern:?} of \
+                     \"patternProperties\", which is not supported together"
+                )));
+            }
         }
     }
     Ok(())

@@ -50,6 +50,11 @@ class ByteCodec : public TextCodec {
   // text "refused" is refused.
   Result<std::shared_ptr<const TokenConstraint>> FollowGrammar(
       const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const override;
+  // None is kept.
+  Result<std::shared_ptr<const TokenConstraint>> FollowKnownGrammar(
+      const OutputGrammar&, const std::vector<int32_t>&) const override {
+    return std::shared_ptr<const TokenConstraint>();
+  }
 
   std::atomic<bool> chat_has_stopped{false};
   std::atomic<bool> grammars_have_stopped{false};
