@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <string>
-#include <utility>
 #include <vector>
 
 namespace tandem::apps {
@@ -112,17 +111,8 @@ class Reader {
   }
 
   Status ReadPositional(std::string_view word) {
-    bool is_first = true;
     for (const OptionSpec& spec : values_.specs()) {
-      if (spec.position == Position::kNamedOnly) continue;
-      const bool is_other = !std::exchange(is_first, false);
-      if (values_.IsSet(spec)) continue;
-      // An empty word for a later one may mean that there is none.
-      if (word.empty() && !is_other) {
-        return InvalidArgument(
-            fmt::format("{}: an empty word; is a variable of the shell that names it empty?",
-                        UpperCase(spec.name)));
-      }
+      if (spec.position == Position::kNamedOnly || values_.IsSet(spec)) continue;
       return values_.Set(spec.name, {std::string(word)}, UpperCase(spec.name));
     }
     return InvalidArgument(

@@ -46,12 +46,6 @@ TEST_F(ReadArgumentsTest, APositionGoesToWhatWasNotNamed) {
   EXPECT_EQ(values_.Text(*values_.Find("draft")), "DRAFT");
 }
 
-TEST_F(ReadArgumentsTest, TheFirstPositionIsNotEmpty) {
-  EXPECT_THAT(Refusal({"", "--port", "80"}), HasSubstr("MODEL: an empty word"));
-  ASSERT_TRUE(Read({"TARGET", ""}).ok());
-  EXPECT_EQ(values_.Text(*values_.Find("draft")), "");
-}
-
 TEST_F(ReadArgumentsTest, AFlagTakesATruthWordAndNothingElse) {
   ASSERT_TRUE(Read({"--no_draft", "TARGET"}).ok());
   EXPECT_TRUE(values_.Flag(*values_.Find("no_draft")));

@@ -93,7 +93,7 @@ class LaunchTest(unittest.TestCase):
     def test_names_what_it_needs(self):
         self.assertIn("names no target", self.refused())
         # As where $TARGET is not set, with quotes and without.
-        self.assertIn("MODEL: an empty word", self.refused("", "--port", "0"))
+        self.assertIn("MODEL: the value is empty", self.refused("", "--port", "0"))
         self.assertIn("--as_llgtrt: no model is named", self.refused("--port", "0"))
 
     def test_options_and_keys_are_refused_by_name(self):
