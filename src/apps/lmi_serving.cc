@@ -38,8 +38,9 @@ const BoundOptions<LmiOptions>& Rows() {
           {.name = "as_lmi",
            .meaning = "Start as an LMI container does: on port 8080 of all addresses, with the "
                       "models of MODEL or of /opt/ml/model, serving.properties and the "
-                      "environment. Without it so if MODEL holds serving.properties; without MODEL "
-                      "if SageMaker's folder or environment is there",
+                      "environment. So without it too where there is no MODEL but SageMaker's "
+                      "folder or environment, and if MODEL holds serving.properties, but then on "
+                      "127.0.0.1",
            .group = kGroup}),
       BindChoice<LmiOptions, &LmiOptions::generation>(
           {.name = "lmi_generation",
@@ -186,6 +187,8 @@ Result<std::optional<LmiServing>> LmiServing::Take(const Environment& environmen
   LmiServing serving;
   serving.environment_ = environment;
   serving.context_.generation = Rows().Read(values).generation;
+  serving.is_container_ =
+      Rows().Read(values).as_lmi || ModelOptionRows().Read(values).target.empty();
   serving.context_.on_gpu =
       ops::NumCudaDevices() > 0 && !BackendOptionRows().Read(values).device.starts_with("cpu");
   TANDEM_RETURN_IF_ERROR(serving.TakeServer(values));
@@ -248,7 +251,10 @@ Status LmiServing::TakeAddress(OptionValues& values) const {
   const std::string bound = Variable(environment_, "SAGEMAKER_BIND_TO_PORT");
   if (!bound.empty()) address.port = bound;
   if (settings.port) address.port = std::to_string(*settings.port);
-  TANDEM_RETURN_IF_ERROR(SetUnlessSet(values, "host", address.host, "inference_address"));
+  // A folder that somebody tries on a machine of theirs is nobody else's.
+  if (is_container_ || !given.empty()) {
+    TANDEM_RETURN_IF_ERROR(SetUnlessSet(values, "host", address.host, "inference_address"));
+  }
   TANDEM_RETURN_IF_ERROR(SetUnlessSet(values, "port", address.port,
                                       settings.port   ? "SERVING_PORT"
                                       : bound.empty() ? "inference_address"

@@ -69,6 +69,7 @@ class LmiServing {
   Result<std::filesystem::path> SourceOf(const Model& model, const LmiAccess& access) const;
 
   Environment environment_;
+  bool is_container_ = false;  // not just a folder with serving.properties
   LmiContext context_;
   std::filesystem::path config_file_;  // of the server; empty without one
   LmiGivenKeys server_keys_;

@@ -10,10 +10,6 @@ namespace {
 constexpr std::string_view kGroup = "As vLLM has them";
 
 constexpr OptionSpec kRows[] = {
-    {.name = "dtype",
-     .type = OptionType::kText,
-     .meaning = "auto alone: weights keep their type; --weights rounds them while loading",
-     .group = kGroup},
     {.name = "gpu_memory_utilization",
      .type = OptionType::kText,
      .meaning = "Refused, because it counts the weights too: give --kv_cache_free_gpu_mem_fraction",
@@ -23,21 +19,14 @@ constexpr OptionSpec kRows[] = {
      .meaning = "Always so: a model may call the tools of a request",
      .group = kGroup},
 };
-constexpr const OptionSpec& kDtype = kRows[0];
-constexpr const OptionSpec& kMemory = kRows[1];
-constexpr const OptionSpec& kAutoTools = kRows[2];
+constexpr const OptionSpec& kMemory = kRows[0];
+constexpr const OptionSpec& kAutoTools = kRows[1];
 
 }  // namespace
 
 std::span<const OptionSpec> VllmOptionRows() { return kRows; }
 
 Status CheckVllmOptions(const OptionValues& values) {
-  if (values.IsSet(kDtype) && values.Text(kDtype) != "auto") {
-    return InvalidArgument(
-        fmt::format("--{} {}: weights keep the type of the model's files (auto); --weights rounds "
-                    "them to fp8, int8 or int4 while loading",
-                    kDtype.name, values.Text(kDtype)));
-  }
   if (values.IsSet(kMemory)) {
     return InvalidArgument(
         fmt::format("--{}: give --kv_cache_free_gpu_mem_fraction, the share of the memory that is "
