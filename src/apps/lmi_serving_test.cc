@@ -115,6 +115,16 @@ TEST_F(LmiServingTest, ListensWhereTheContainerDoes) {
   EXPECT_EQ(Text("insecure"), "true");
 }
 
+TEST_F(LmiServingTest, AFolderOfTheCommandLineIsServedToThisMachineOnly) {
+  WriteModel("llama");
+  Write("llama/serving.properties", "option.max_rolling_batch_size=16\n");
+  Give("model", Path("llama"));
+  Taken({});
+  EXPECT_FALSE(values_.IsSet(*values_.Find("host")));
+  EXPECT_FALSE(values_.IsSet(*values_.Find("insecure")));
+  EXPECT_EQ(Text("port"), "8080");
+}
+
 TEST_F(LmiServingTest, TheAddressMayBeGiven) {
   WriteModel("store/m");
   Taken({{"SERVING_INFERENCE_ADDRESS", "http://127.0.0.1:9000"}});
