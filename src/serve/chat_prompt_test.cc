@@ -8,6 +8,7 @@
 #include <string_view>
 #include <vector>
 
+#include "serve/json.h"
 #include "serve/testing/byte_codec.h"
 
 namespace tandem::serve {

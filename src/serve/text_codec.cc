@@ -123,24 +123,25 @@ class ModelTextCodec final : public TextCodec {
       const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const override {
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const GrammarState> start,
                             grammars_->Compile(grammar.kind, grammar.text, grammar.thought));
-    return ConstraintFrom(std::move(start), end_ids);
+    return ConstraintFrom(std::move(start), grammar.field, end_ids);
   }
   Result<std::shared_ptr<const TokenConstraint>> FollowKnownGrammar(
       const OutputGrammar& grammar, const std::vector<int32_t>& end_ids) const override {
     std::shared_ptr<const GrammarState> start =
         grammars_->Find(grammar.kind, grammar.text, grammar.thought);
     if (start == nullptr) return std::shared_ptr<const TokenConstraint>();
-    return ConstraintFrom(std::move(start), end_ids);
+    return ConstraintFrom(std::move(start), grammar.field, end_ids);
   }
 
  private:
   Result<std::shared_ptr<const TokenConstraint>> ConstraintFrom(
-      std::shared_ptr<const GrammarState> start, const std::vector<int32_t>& end_ids) const {
+      std::shared_ptr<const GrammarState> start, const std::string& field,
+      const std::vector<int32_t>& end_ids) const {
     TANDEM_ASSIGN_OR_RETURN(
         std::unique_ptr<GrammarConstraint> constraint,
         GrammarConstraint::Create(std::move(start),
                                   std::make_shared<const std::vector<int32_t>>(end_ids), tokenizer_,
-                                  grammar.field));
+                                  field));
     return std::shared_ptr<const TokenConstraint>(std::move(constraint));
   }
 
