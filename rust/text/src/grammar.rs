@@ -185,12 +185,7 @@ impl GrammarCompiler {
         self.strays.stopped()
     }
 
-    /// Grammars whose thread remains after it went over its limits.
-    pub fn strays(&self) -> usize {
-        self.strays.count()
-    }
-
-    /// Those of them whose thread went over its memory, and sleeps for ever with what it held.
+    /// Grammars whose thread went over its memory, and sleeps for ever with what it held.
     pub fn asleep(&self) -> usize {
         self.strays.asleep()
     }
@@ -649,8 +644,28 @@ fn stuck(error: anyhow::Error) -> Error {
 }
 
 #[cfg(test)]
+#[path = "../tests/hostile_to_checks/mod.rs"]
+mod hostile_to_checks;
+
+#[cfg(test)]
 mod tests {
     use super::*;
+
+    /// With as much memory as a client's has: a thread that does not end, or sleeps for ever, takes one
+    /// of the few places of all grammars.
+    #[test]
+    fn checks_before_compiling_end_within_their_memory() {
+        let allowed = Allowance {
+            time: Duration::from_secs(60),
+            ..COMPILING
+        };
+        for (kind, name, text) in hostile_to_checks::grammars() {
+            assert!(text.len() <= 256 << 10, "{name}: {} bytes", text.len());
+            let strays = Arc::new(Strays::default());
+            let _ = sandbox::run(allowed, &strays, move || grammar_of(kind, &text).map(drop));
+            assert_eq!(strays.count(), 0, "{name}");
+        }
+    }
 
     /// C++ copies one matcher from many threads at once.
     #[test]
