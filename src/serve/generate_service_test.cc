@@ -306,14 +306,14 @@ class SlowGrammarCodec final : public ByteCodec {
 
 TextRequest AskFor(std::string grammar) {
   TextRequest request = Ask("tandem", 3);
-  request.grammar =
-      std::make_shared<const OutputGrammar>(OutputGrammar{.text = std::move(grammar)});
+  request.grammar = std::make_shared<const OutputGrammar>(
+      OutputGrammar{.text = std::move(grammar), .field = "grammar"});
   return request;
 }
 
 // A service all of whose threads for grammars are compiling, and more grammars wait for them.
 struct BusyCompilers {
-  explicit BusyCompilers(const OutputGrammar& grammar = {.text = "slow"}) {
+  explicit BusyCompilers(const OutputGrammar& grammar = {.text = "slow", .field = "grammar"}) {
     for (int i = 0; i < kWaiting; ++i) {
       TextRequest request = Ask("tandem", 3);
       request.grammar = std::make_shared<const OutputGrammar>(grammar);
@@ -356,8 +356,8 @@ TEST(GenerateServiceTest, GrammarsThatAreBeingCompiledDelayNoOtherRequest) {
 
 // Neither those that wait for a thread nor the parts of one that is refused.
 TEST(GenerateServiceTest, AServiceThatClosesCompilesNoFurtherGrammar) {
-  const std::vector<OutputGrammar> parts(20, OutputGrammar{.text = "refused"});
-  BusyCompilers busy({.text = "refused", .parts = parts});
+  const std::vector<OutputGrammar> parts(20, OutputGrammar{.text = "refused", .field = "part"});
+  BusyCompilers busy({.text = "refused", .field = "grammar", .parts = parts});
   busy.service.Close();
   busy.codec.Open();
   for (const auto& stream : busy.streams) {
