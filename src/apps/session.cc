@@ -163,8 +163,8 @@ Result<ModelNames> FetchModels(const OptionValues& values, SessionOptions& optio
 struct PairFolders {
   std::filesystem::path target;
   std::filesystem::path opened;
-  std::filesystem::path draft;          // empty without one
-  std::string target_name, draft_name;  // for people
+  std::filesystem::path draft;                    // empty without one
+  std::string target_name = {}, draft_name = {};  // for people
   bool embedded = false;
 };
 

@@ -81,7 +81,7 @@ TEST(LmiFrontEndTest, RefusalsNameTheField) {
   EXPECT_EQ(client.Send("GET", "/invocations", "")->status, 405);
   EXPECT_EQ(client.Send("GET", "/invocations", "")->body,
             R"({"code": 405, "type": "MethodNotAllowedException", )"
-            R"("message": "Method Not Allowed"})");
+            R"("message": "Method Not Allowed: /invocations takes POST"})");
   EXPECT_EQ(client.Post("/predictions", kAsk)->status, 404);
 }
 
