@@ -172,7 +172,7 @@ class LmiStartTest(unittest.TestCase):
         self.assertIn("there is no model", said)
         self.assertIn("HF_MODEL_ID", said)
 
-    def test_it_listens_on_all_addresses_as_the_container_does(self):
+    def test_a_folder_is_served_on_the_loopback_address(self):
         folder = self.write("m/serving.properties", f"option.model_id={TARGET}\n")
         process = subprocess.Popen(
             [TANDEM, "serve", folder],
@@ -187,7 +187,7 @@ class LmiStartTest(unittest.TestCase):
             if "Started HTTPService at" in line:
                 break
         process.send_signal(signal.SIGTERM)
-        self.assertRegex(lines[-1], r"at 0\.0\.0\.0:\d+")
+        self.assertRegex(lines[-1], r"at 127\.0\.0\.1:\d+")
         process.stdout.read()
         process.stdout.close()
         self.assertEqual(process.wait(timeout=60), 0)

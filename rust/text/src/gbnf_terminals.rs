@@ -5,6 +5,7 @@
 //! if one character of lookahead always decides (LL(1)): the beginnings of alternatives differ, and no
 //! terminal can go on with what may follow it.
 
+use std::cell::Cell;
 use std::collections::{BTreeSet, HashSet};
 use std::rc::Rc;
 
@@ -39,6 +40,8 @@ type Rules = [Option<Node>];
 
 const MAX_TERMINAL_BYTES: usize = 4096;
 const MAX_TERMINALS: usize = 500;
+/// Rules written out in the place of their name.
+const MAX_EXPANSIONS: usize = 20_000;
 const MAX_PASSES: usize = 50;
 /// Regex nodes of each comparison.
 const FUEL: u64 = 20_000;
@@ -52,6 +55,7 @@ pub fn with_terminals(rules: &Rules) -> Option<Vec<Option<Node>>> {
         nullable: nullable_rules(rules, &regular),
         regular,
         count: 0,
+        expansions: Cell::new(0),
     };
     let mut made = vec![None; rules.len()];
     let mut open = vec![0];
@@ -138,6 +142,7 @@ struct Terminals<'a> {
     regular: Vec<bool>,
     nullable: Vec<bool>,
     count: usize,
+    expansions: Cell<usize>,
 }
 
 impl Terminals<'_> {
@@ -145,6 +150,13 @@ impl Terminals<'_> {
         let mut used = Vec::new();
         rules_in(node, &mut used);
         used.iter().all(|rule| self.regular[*rule])
+    }
+
+    /// The same where it is written out in its place; `None` after too many of these: rules that
+    /// double each other are short, and what they stand for is not.
+    fn expand(&self, rule: usize) -> Option<&Node> {
+        self.expansions.set(self.expansions.get() + 1);
+        (self.expansions.get() <= MAX_EXPANSIONS).then(|| self.body(rule))
     }
 
     /// The body of a rule that is not recursive.
@@ -196,7 +208,7 @@ impl Terminals<'_> {
         let regex = match node {
             Node::Text(text) => spelled(text),
             Node::Class(regex) | Node::Terminal(Terminal { regex, .. }) => regex.to_string(),
-            Node::Rule(rule) => self.regex(self.body(*rule))?,
+            Node::Rule(rule) => self.regex(self.expand(*rule)?)?,
             Node::Sequence(parts) => all(parts, "")?,
             Node::Alternatives(parts) => format!("(?:{})", all(parts, "|")?),
             // A regular expression cannot say so.
@@ -276,7 +288,7 @@ impl Terminals<'_> {
         match node {
             Node::Text(_) | Node::Class(_) | Node::Terminal(_) => Some(node.clone()),
             Node::Rule(rule) => {
-                let body = self.body(*rule).clone();
+                let body = self.expand(*rule)?.clone();
                 self.rewrite_nullable(&body)
             }
             Node::Sequence(items) => {

@@ -420,10 +420,11 @@ TEST(ServerTest, EveryRouteButLivenessAndReadinessNeedsTheKey) {
       if (response->status != 401) open.insert(fmt::format("{} {}", method, path));
     }
   }
-  EXPECT_EQ(open, (std::set<std::string>{
-                      "GET /health", "HEAD /health", "GET /v1/health/live", "HEAD /v1/health/live",
-                      "GET /v1/health/ready", "HEAD /v1/health/ready", "GET /v2/health/live",
-                      "HEAD /v2/health/live", "GET /v2/health/ready", "HEAD /v2/health/ready"}));
+  EXPECT_EQ(open, (std::set<std::string>{"GET /health", "HEAD /health", "GET /ping", "HEAD /ping",
+                                         "GET /v1/health/live", "HEAD /v1/health/live",
+                                         "GET /v1/health/ready", "HEAD /v1/health/ready",
+                                         "GET /v2/health/live", "HEAD /v2/health/live",
+                                         "GET /v2/health/ready", "HEAD /v2/health/ready"}));
   HttpClient metrics("127.0.0.1", server.server->metrics_port());
   EXPECT_EQ(metrics.Get("/metrics")->status, 401);
   EXPECT_EQ(metrics.Get("/metrics", {{"Authorization", "Bearer key"}})->status, 200);
