@@ -111,7 +111,6 @@ TEST(ServeOptionsTest, FilesOfTlsAreReadBeforeModels) {
 TEST(ServeOptionsTest, VllmsOptionsAreOtherNamesOrNameOurs) {
   Accepted({"--max-num-seqs", "8", "--max-model-len", "1024", "--tool-call-parser", "llama3_json",
             "--enable-auto-tool-choice", "--dtype", "auto"});
-  EXPECT_THAT(Refused({"--dtype", "bfloat16"}), HasSubstr("--weights"));
   EXPECT_THAT(Refused({"--gpu-memory-utilization", "0.9"}),
               HasSubstr("--kv_cache_free_gpu_mem_fraction"));
   EXPECT_THAT(Refused({"--enable-auto-tool-choice", "false"}), HasSubstr("tool_choice"));
