@@ -3,13 +3,11 @@
     tools/test_python --with clients tests/clients/huggingface_test.py build/dev/tandem
 """
 
-import os
 import sys
 import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "e2e"))
-os.environ["HF_HUB_OFFLINE"] = "1"
 
 from huggingface_hub import InferenceClient
 from huggingface_hub.inference._generated.types import TextGenerationOutputDetails, TextGenerationStreamOutputStreamDetails
@@ -22,9 +20,13 @@ ANSWER = answer_key()["tandem"]
 class HuggingFace(ServerTest):
     arguments = ("--tgi_compat",)
 
+    def setUp(self):
+        super().setUp()
+        # It closes its streams when it goes.
+        self.client = InferenceClient(model=f"http://127.0.0.1:{self.server.port}/invocations", timeout=120)
+
     def generate(self, **options):
-        client = InferenceClient(model=f"http://127.0.0.1:{self.server.port}/invocations", timeout=120)
-        return client.text_generation(QUESTION, **{"max_new_tokens": 100, **options})
+        return self.client.text_generation(QUESTION, **{"max_new_tokens": 100, **options})
 
     def test_text_alone(self):
         self.assertEqual(self.generate().strip(), ANSWER)
