@@ -8,7 +8,8 @@ use std::path::Path;
 use std::sync::Once;
 
 use crate::error::{panic_text, Error, ErrorCode, Result};
-use crate::grammar::{GrammarCompiler, GrammarKind, GrammarLimits, GrammarMatcher};
+use crate::grammar::{GrammarCompiler, GrammarKind, GrammarLimits};
+use crate::grammar_matcher::GrammarMatcher;
 use crate::json5_text;
 use crate::template::TemplateSet;
 use crate::tokenizer::TextTokenizer;

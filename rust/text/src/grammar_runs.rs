@@ -19,8 +19,8 @@ use toktrie::{Recognizer, SimpleVob, TokTrie, TrieNode};
 const SHORT_STRINGS: usize = 1;
 const SHORT_STRING_LENGTH: usize = 10;
 
-/// A run that allows less than this share of the vocabulary, one in so many, saves no time.
-const WORTH_ONE_OF: usize = 64;
+/// A run that allows less than 1/64 of the vocabulary saves no time.
+const LEAST_SHARE: usize = 64;
 
 /// Longer tokens are walked from the end of a run.
 const LONGEST_RUN: usize = 32;
@@ -147,7 +147,7 @@ impl RunComputer {
                 best = Some(run);
             }
         }
-        best.filter(|run| run.tokens().1 > self.trie().vocab_size() / WORTH_ONE_OF)
+        best.filter(|run| run.tokens().1 > self.trie().vocab_size() / LEAST_SHARE)
     }
 
     /// What has to be walked beside the run: lists of `below`, with the number of bytes before each.

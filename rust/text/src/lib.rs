@@ -10,6 +10,8 @@ mod ffi;
 mod gbnf;
 mod gbnf_terminals;
 mod grammar;
+mod grammar_blanks;
+mod grammar_matcher;
 mod grammar_memory;
 mod grammar_patterns;
 mod grammar_runs;
@@ -28,7 +30,8 @@ mod tokenizer;
 
 pub use chat_text::ChatText;
 pub use error::{Error, ErrorCode};
-pub use grammar::{GrammarCompiler, GrammarKind, GrammarLimits, GrammarMatcher};
+pub use grammar::{GrammarCompiler, GrammarKind, GrammarLimits};
+pub use grammar_matcher::GrammarMatcher;
 pub use json5_text::to_json;
 pub use template::{ChatTemplate, TemplateSet};
 pub use tokenizer::TextTokenizer;
