@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "apps/file_options.h"
 #include "base/file.h"
 #include "serve/json_fault.h"
 #include "text/json5.h"
@@ -139,15 +140,7 @@ Status LlgtrtConfig::TakeAll() {
 
 Status LlgtrtConfig::SetOptions(OptionValues& values) const {
   for (const auto& [name, text] : settings_.options) {
-    const OptionSpec* spec = values.Find(name);
-    TANDEM_CHECK(spec != nullptr, "a key names an option that the verb lacks");
-    const std::string& where = where_.find(name)->second;
-    if (const Status status = CheckValue(*spec, text); !status.ok()) {
-      return InvalidArgument(fmt::format("{}: '{}' {}; it takes {}", where, text, status.message(),
-                                         AllowedValues(*spec)));
-    }
-    if (values.IsSet(*spec)) continue;
-    TANDEM_RETURN_IF_ERROR(values.Set(spec->name, {text}, where));
+    TANDEM_RETURN_IF_ERROR(SetUnlessSet(values, name, text, where_.find(name)->second));
   }
   return {};
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "apps/file_options.h"
 #include "apps/serve_options.h"
 #include "apps/session.h"
 #include "base/file.h"
@@ -158,9 +159,8 @@ Result<std::map<std::string, std::string>> FolderValues(const LlgtrtConfig& own,
 Status SetLevel(const LlgtrtOptions& options, OptionValues& values) {
   if (options.quiet) SetLogLevel(LogLevel::kWarning);
   if (options.debug || options.debug_llg) SetLogLevel(LogLevel::kDebug);
-  const OptionSpec* level = values.Find("grammar_log_level");
-  if (!options.debug_llg || values.IsSet(*level)) return {};
-  return values.Set(level->name, {"2"}, "--debug_llg");
+  if (!options.debug_llg) return {};
+  return SetUnlessSet(values, "grammar_log_level", "2", "--debug_llg");
 }
 
 }  // namespace
@@ -191,10 +191,7 @@ Result<LlgtrtServing> TakeLlgtrt(OptionValues& values, bool models_elsewhere) {
   const bool is_llgtrt = options.as_llgtrt || !files.configs.empty() || !files.runtime.empty();
   serving.any_model_name = options.as_llgtrt;
   if (options.as_llgtrt) {
-    const OptionSpec* port = values.Find("port");
-    if (!values.IsSet(*port)) {
-      TANDEM_RETURN_IF_ERROR(values.Set(port->name, {std::string(kPort)}, "--as_llgtrt"));
-    }
+    TANDEM_RETURN_IF_ERROR(SetUnlessSet(values, "port", std::string(kPort), "--as_llgtrt"));
   }
   LlgtrtConfig config;
   if (is_llgtrt || prints) {

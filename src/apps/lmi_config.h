@@ -50,8 +50,8 @@ LmiGivenKeys LmiModelKeys(const Environment& environment, const LmiGivenKeys& se
 struct LmiContext {
   int generation = 26;  // of 0.26
   bool on_gpu = false;
-  int num_models = 1;  // that share the device, of which ...
-  int model = 0;       // ... this one is opened after so many others
+  int num_models = 1;  // that share the device
+  int model = 0;       // the number of models that are opened before this one
 };
 
 class LmiConfig {

@@ -16,7 +16,7 @@ LmiKey HttpCode(std::string_view name, std::string_view code, std::string note) 
   return Integer<kField>(name, {{26, code}}, 400, 599, std::move(note));
 }
 
-// "20/1m": so many errors within a time. The time is a number, or none for 1, and a unit.
+// "20/1m": 20 errors within a minute. The time is a number, 1 if it is left out, and a unit.
 Result<serve::lmi::ErrorRate> ParseErrorRate(const std::string& value) {
   const Status error = InvalidArgument(
       fmt::format("must be a number of errors and a time, as 20/1m, not '{}'", value));
@@ -114,7 +114,9 @@ std::span<const LmiKey> ServerKeys() {
        .note = "seconds between two parts of a stream, after which it is ended",
        .take = TakeChunkTimeout},
       ErrorRateOf<[](S& s) -> auto& { return s.http.error_rates.wlm; }>(
-          "error_rate_wlm", "so many refused requests within a time (`20/1m`) make `/ping` fail"),
+          "error_rate_wlm",
+          "after this many refused requests within this time (`20/1m`: 20 within a minute) `/ping` "
+          "fails"),
       ErrorRateOf<[](S& s) -> auto& { return s.http.error_rates.server; }>(
           "error_rate_server", "the same for failures of the server"),
       ErrorRateOf<[](S& s) -> auto& { return s.http.error_rates.model; }>(

@@ -9,6 +9,7 @@
 
 #include "apps/config_rows.h"
 #include "apps/devices.h"
+#include "apps/file_options.h"
 #include "apps/lmi_folder.h"
 #include "apps/load_quantization.h"
 #include "apps/serve_options.h"
@@ -76,14 +77,6 @@ bool IsDirectory(const fs::path& path) {
 
 bool IsTrue(const std::string& value) {
   return value == "true" || value == "True" || value == "TRUE" || value == "1";
-}
-
-// Unless the command line says otherwise.
-Status SetUnlessSet(OptionValues& values, std::string_view name, const std::string& value,
-                    std::string_view where) {
-  const OptionSpec* row = values.Find(name);
-  TANDEM_CHECK(row != nullptr, "the server lacks an option");
-  return values.IsSet(*row) ? Status() : values.Set(row->name, {value}, where);
 }
 
 // Whether this start is an LMI container's.

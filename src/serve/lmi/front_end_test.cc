@@ -187,6 +187,15 @@ TEST(LmiPingTest, ErrorsThatCameTooOftenEndIt) {
   EXPECT_EQ(client.Get("/ping")->status, 503);
 }
 
+// The answer is left for the test to read.
+Status AskForEndlessStream(HttpClient& client) {
+  const std::string body =
+      R"({"inputs": "endless", "stream": true, "parameters": {"max_new_tokens": 2000}})";
+  return client.WriteRaw(
+      fmt::format("POST /invocations HTTP/1.1\r\nHost: localhost\r\nContent-Length: {}\r\n\r\n{}",
+                  body.size(), body));
+}
+
 TEST(LmiLimitsTest, BeyondTheQueueThereIsAnAnswerAtOnce) {
   lmi::Settings settings;
   settings.job_queue_size = 1;
@@ -245,13 +254,7 @@ TEST(LmiLimitsTest, AStreamThatStopsEndsWithAnError) {
   TestServer server(std::move(engine), With(settings));
   HttpClient client = server.Client();
   ASSERT_TRUE(client.Connect().ok());
-  const std::string body =
-      R"({"inputs": "endless", "stream": true, "parameters": {"max_new_tokens": 2000}})";
-  ASSERT_TRUE(client
-                  .WriteRaw(fmt::format("POST /invocations HTTP/1.1\r\nHost: localhost\r\n"
-                                        "Content-Length: {}\r\n\r\n{}",
-                                        body.size(), body))
-                  .ok());
+  ASSERT_TRUE(AskForEndlessStream(client).ok());
   std::string all;
   while (all.find("token") == std::string::npos) all += *client.ReadRaw(4096);
   server.engine.Pause();
@@ -269,13 +272,7 @@ TEST(LmiLimitsTest, AClientThatLeavesFreesItsSequence) {
   {
     HttpClient client = server.Client();
     ASSERT_TRUE(client.Connect().ok());
-    const std::string body =
-        R"({"inputs": "endless", "stream": true, "parameters": {"max_new_tokens": 2000}})";
-    ASSERT_TRUE(client
-                    .WriteRaw(fmt::format("POST /invocations HTTP/1.1\r\nHost: localhost\r\n"
-                                          "Content-Length: {}\r\n\r\n{}",
-                                          body.size(), body))
-                    .ok());
+    ASSERT_TRUE(AskForEndlessStream(client).ok());
     ASSERT_TRUE(client.ReadRaw(64).ok());
   }
   EXPECT_TRUE(Eventually([&] { return server.engine.open_sequences() == 0; }));
