@@ -8,7 +8,7 @@ namespace tandem::serve {
 namespace {
 
 constexpr std::string_view kLetters = "continued";
-// More numbers have so many digits than a text has places.
+// There are more numbers of this many digits than any text has places.
 constexpr size_t kDigits = 10;
 
 // The number that the text begins with, of kDigits; a number that no word has if it has fewer.

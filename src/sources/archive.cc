@@ -135,7 +135,7 @@ class Unpacker {
     return {};
   }
 
-  // Whether so many bytes in all may be written.
+  // Whether the archive may write this many bytes in total.
   Status CheckBytes(int64_t bytes, std::string_view name) const {
     if (bytes > limits_.max_bytes) {
       return Unsafe(

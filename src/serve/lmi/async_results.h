@@ -1,6 +1,7 @@
-// AsyncResults: invocations whose answer is fetched later (`x-synchronous: false`). Each runs on
-// its own; what it has written waits in items for whoever has its token, for a limited time and
-// within limited memory. Owned by the front end; any thread.
+// AsyncResults: invocations whose answer is fetched later (`x-synchronous: false`). An invocation
+// goes on without its client. Its answer is kept in items, for a limited time and within limited
+// memory, and a client fetches them with the invocation's token. Owned by the front end; any
+// thread.
 #pragma once
 
 #include <cstddef>

@@ -37,7 +37,7 @@ struct HttpCodes {
   int server_error = 500;
 };
 
-// error_rate_*: so many errors within this time, and /ping answers 503 from then on.
+// error_rate_*: after `errors` errors within this time /ping answers 503 for good.
 struct ErrorRate {
   int64_t errors = 0;
   Nanos within{0};
