@@ -151,19 +151,19 @@ class Neighbour:
 
 class Grammars(HostileTest):
     def ask(self, fields, max_tokens):
-        status, _, text = self.server.request(
-            "POST", "/v1/completions", json.dumps({"prompt": QUESTION, "max_tokens": max_tokens, **fields})
-        )
+        """(status, seconds that the server needed)"""
+        body = {"prompt": QUESTION, "max_tokens": max_tokens, **fields}
+        status, text, seconds = self.timed("/v1/completions", body)
         # 503: too many that went over their time are still ending; only those with a grammar wait for them.
         self.assertIn(status, (200, 400, 503), text)
-        return status
+        return status, seconds
 
     def ask_when_there_is_room(self, fields, max_tokens):
         deadline = time.monotonic() + 120
-        while (status := self.ask(fields, max_tokens)) == 503 and time.monotonic() < deadline:
+        while (answer := self.ask(fields, max_tokens))[0] == 503 and time.monotonic() < deadline:
             time.sleep(0.2)
-        self.assertNotEqual(status, 503)
-        return status
+        self.assertNotEqual(answer[0], 503)
+        return answer
 
     def test_each_ends_its_own_request_only(self):
         requests = list(grammars())
@@ -173,17 +173,16 @@ class Grammars(HostileTest):
         costs, answers = [], {}
         for index, fields in enumerate(requests):
             with self.subTest(grammar=str(fields)[:100]):
-                start = self.processor_time()
-                status = self.ask_when_there_is_room(fields, max_tokens=1)
-                costs.append((self.processor_time() - start, index))
+                status, seconds = self.ask_when_there_is_room(fields, max_tokens=1)
+                costs.append((seconds, index))
                 answers[status] = answers.get(status, 0) + 1
         slowest = sorted(costs, reverse=True)
         print(
             f"{len(requests)} grammars, answers {answers}, slowest {slowest[0][0]:.2f} s:"
             f" {str(requests[slowest[0][1]])[:100]}; memory +{(self.resident() - before) / MIB:.0f} MiB"
         )
-        # Two seconds to compile, and what one that was given up did before it noticed.
-        self.assertLess(slowest[0][0], 4)
+        # Two seconds to compile, and some for a thread that has to notice that they are over.
+        self.assertLess(slowest[0][0], 2.5)
 
         with Neighbour(self.server) as neighbour:
             quiet = neighbour.wait_for(2000)
@@ -195,7 +194,7 @@ class Grammars(HostileTest):
         # Compiling takes one of the cores from it, never the engine.
         self.assertLess(median(beside), 0.005 + 5 * median(quiet))
         self.assertLess(max(beside), 2)
-        self.assertEqual(self.ask_when_there_is_room({"guided_choice": ["yes", "no"]}, 8), 200)
+        self.assertEqual(self.ask_when_there_is_room({"guided_choice": ["yes", "no"]}, 8)[0], 200)
         self.assert_serves()
 
 

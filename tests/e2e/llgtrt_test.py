@@ -288,7 +288,7 @@ class DraftTest(unittest.TestCase):
         format = {"type": "json_schema", "json_schema": {"strict": True, "schema": schema}}
         reply = self.chat(temperature=0.0, n=N, max_tokens=200, response_format=format)
         for text in self.texts(reply):
-            self.assertIn(json.loads(text), ("1", right, "3 three"))
+            self.assertEqual(json.loads(text), right)
 
     # Its manual cases.
 
