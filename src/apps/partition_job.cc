@@ -6,10 +6,12 @@
 
 #include "apps/command.h"
 #include "apps/config_rows.h"
+#include "apps/file_options.h"
 #include "apps/lmi_artifact.h"
 #include "apps/lmi_config.h"
 #include "apps/lmi_key_rows.h"
 #include "apps/load_quantization.h"
+#include "apps/local_model.h"
 #include "base/bound_options.h"
 #include "base/file.h"
 #include "base/log.h"
@@ -65,8 +67,10 @@ const BoundOptions<PartitionOptions>& Rows() {
            .min = 0,
            .max = 1024}),
       Sets<&P::model_path>({.name = "model_path",
-                            .meaning = "Hugging Face folder, instead of option.model_id and of the "
-                                       "properties' own folder",
+                            .meaning =
+                                "Hugging Face folder, an archive of one, OWNER/MODEL of a hub, "
+                                "or s3://BUCKET/PATH, instead of option.model_id and of the "
+                                "properties' own folder",
                             .alias = "model_id"}),
       Sets<&P::dtype>({.name = "dtype",
                        .meaning = "Element type of what is not quantized; auto keeps the model's, "
@@ -135,25 +139,26 @@ std::string LongName(const std::string& dtype) {
   return dtype == "fp32" ? "float32" : dtype;
 }
 
-// The model's folder: named, or of the properties, which may lie in it.
-Result<fs::path> ModelFolder(const PartitionOptions& options, const LmiSources& sources) {
-  fs::path model = options.model_path;
-  if (model.empty()) model = sources.model_id;
-  if (model.empty()) model = options.properties_dir;
-  const Status found = CheckHuggingFaceFolder(model);
-  if (!found.ok()) {
-    return found.Annotate(!options.model_path.empty() ? "--model_path"
-                          : !sources.model_id.empty() ? "option.model_id"
-                                                      : "--properties_dir");
-  }
+// The model's folder: named, or of the properties, which may lie in it. Downloaded if need be.
+Result<fs::path> ModelFolder(const PartitionOptions& options, const LmiSources& sources,
+                             const OptionValues& values) {
+  fs::path named = options.model_path;
+  if (named.empty()) named = sources.model_id;
+  if (named.empty()) named = options.properties_dir;
+  const std::string_view key = !options.model_path.empty() ? "--model_path"
+                               : !sources.model_id.empty() ? "option.model_id"
+                                                           : "--properties_dir";
+  Result<fs::path> model = LocalModel(named, values);
+  if (!model.ok()) return model.status().Annotate(key);
+  if (const Status found = CheckHuggingFaceFolder(*model); !found.ok()) return found.Annotate(key);
   return model;
 }
 
 }  // namespace
 
 std::vector<OptionSpec> PartitionOptionRows() {
-  return Join({Rows().specs(), LoadQuantizationRows().specs(), ConfigOptionRows().specs(),
-               BackendOptionRows().specs()});
+  return Join({Rows().specs(), SourceOptionRows().specs(), LoadQuantizationRows().specs(),
+               ConfigOptionRows().specs(), BackendOptionRows().specs()});
 }
 
 Result<PartitionJob> SettlePartition(const OptionValues& given, const NeoJob& neo) {
@@ -202,7 +207,10 @@ Result<PartitionJob> SettlePartition(const OptionValues& given, const NeoJob& ne
       .sharding = {},
       .limits = options.limits,
       .backend = BackendOptionRows().Read(values)};
-  TANDEM_ASSIGN_OR_RETURN(job.model, ModelFolder(options, settings.sources));
+  if (const std::string& revision = settings.sources.revision; !revision.empty()) {
+    TANDEM_RETURN_IF_ERROR(SetUnlessSet(values, "revision", revision, "option.revision"));
+  }
+  TANDEM_ASSIGN_OR_RETURN(job.model, ModelFolder(options, settings.sources, values));
   TANDEM_ASSIGN_OR_RETURN(job.sharding.tp_size, Degree(kTensorParallel, tensor));
   TANDEM_ASSIGN_OR_RETURN(job.sharding.pp_size, Degree(kPipelineParallel, pipeline));
   return job;

@@ -112,6 +112,10 @@ class HubTest(SourcesTest):
     def test_verbs_that_write_take_models_from_a_hub(self):
         self.start_hub(owner__draft=self.draft)
         self.tandem("convert", "owner/draft", "--output_dir", self.top / "checkpoint")
+        properties = self.top / "properties"
+        properties.mkdir()
+        (properties / "serving.properties").write_text("option.model_id=owner/draft\n")
+        self.tandem("partition", "--properties_dir", properties, "--trt_llm_model_repo", self.top / "artifact")
         self.assertTrue((self.top / "checkpoint/rank0.safetensors").exists())
         self.tandem("quantize", "owner/draft", "--qformat", "int8_wo", "--output_dir", self.top / "quantized")
         self.assertTrue((self.top / "quantized/rank0.safetensors").exists())
