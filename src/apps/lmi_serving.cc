@@ -155,7 +155,8 @@ Result<Address> ParseAddress(std::string_view text) {
 
 std::vector<OptionSpec> LmiOptionRows() { return Join({Rows().specs()}); }
 
-LmiAccess SystemLmiAccess(const LmiServing& serving, const Console& console) {
+LmiAccess SystemLmiAccess(const LmiServing& serving, const Console& console,
+                          std::function<Status()> check) {
   SourceOptions options = SourceOptions::FromEnvironment();
   options.cache_dir = serving.download_dir();
   if (const char* cache = std::getenv("DJL_CACHE_DIR"); cache != nullptr && *cache != '\0') {
@@ -164,6 +165,7 @@ LmiAccess SystemLmiAccess(const LmiServing& serving, const Console& console) {
   options.progress = [&console](std::string_view what, double done) {
     console.Progress(what, done);
   };
+  options.check = std::move(check);
   return {.fetch = [options](const std::string& source, const std::string& revision,
                              bool with_weights) -> Result<fs::path> {
     SourceOptions own = options;
@@ -188,18 +190,19 @@ Result<std::optional<LmiServing>> LmiServing::Take(const Environment& environmen
   LmiSettings settings = serving.server_.settings();
   const fs::path target = ModelOptionRows().Read(values).target;
   if (!target.empty()) settings.load_models.clear();
-  settings.http.multi_model = IsTrue(Variable(environment, "SAGEMAKER_MULTI_MODEL"));
+  settings.http.multi_model = values.Flag(*values.Find("multi_model")) ||
+                              IsTrue(Variable(environment, "SAGEMAKER_MULTI_MODEL"));
   settings.http.needs_all_ready = IsTrue(Variable(environment, "SAGEMAKER_HEALTH_CHECK_OVERRIDE"));
-  const fs::path store = !target.empty()                ? target
-                         : settings.model_store.empty() ? LmiStore(environment)
-                                                        : fs::path(settings.model_store);
-  TANDEM_ASSIGN_OR_RETURN(serving.places_, FindLmiModels(environment, settings, store));
+  serving.store_ = !target.empty()                ? target
+                   : settings.model_store.empty() ? LmiStore(environment)
+                                                  : fs::path(settings.model_store);
+  TANDEM_ASSIGN_OR_RETURN(serving.places_, FindLmiModels(environment, settings, serving.store_));
   serving.context_.num_models = static_cast<int>(serving.places_.size());
   serving.http_ = settings.http;
   for (size_t i = 0; i < serving.places_.size(); ++i) {
     const std::string& url = serving.places_[i].url;
     const fs::path folder = IsDirectory(url) ? fs::path(url) : fs::path();
-    TANDEM_ASSIGN_OR_RETURN(const Model model, serving.ReadModel(i, folder));
+    TANDEM_ASSIGN_OR_RETURN(const Model model, serving.ReadModel(serving.places_[i], i, folder));
     if (i > 0) continue;
     const serve::lmi::Settings& own = model.config.settings().http;
     serve::lmi::Settings& http = serving.http_;
@@ -217,7 +220,6 @@ Result<std::optional<LmiServing>> LmiServing::Take(const Environment& environmen
 serve::lmi::Settings LmiServing::HttpWith(const serve::lmi::Settings& command_line) const {
   serve::lmi::Settings settings = http_;
   settings.tgi_compat = settings.tgi_compat || command_line.tgi_compat;
-  settings.multi_model = settings.multi_model || command_line.multi_model;
   return settings;
 }
 
@@ -269,8 +271,8 @@ Status LmiServing::TakeAddress(OptionValues& values) const {
   return SetUnlessSet(values, "insecure", "true", "LMI");
 }
 
-Result<LmiServing::Model> LmiServing::ReadModel(size_t model, const fs::path& folder) const {
-  const LmiModelPlace& place = places_[model];
+Result<LmiServing::Model> LmiServing::ReadModel(const LmiModelPlace& place, size_t number,
+                                                const fs::path& folder) const {
   LmiFile file;
   if (!folder.empty() && NameExists(folder / kProperties)) {
     TANDEM_ASSIGN_OR_RETURN(file, ReadLmiFile(folder / kProperties));
@@ -282,7 +284,7 @@ Result<LmiServing::Model> LmiServing::ReadModel(size_t model, const fs::path& fo
     given.insert_or_assign("load_on_devices", LmiGiven{place.devices, "load_models"});
   }
   LmiContext context = context_;
-  context.model = static_cast<int>(model);
+  context.model = static_cast<int>(number);
   Model read;
   TANDEM_ASSIGN_OR_RETURN(read.config, LmiConfig::ForModel(std::move(given), context));
   read.folder = folder;
@@ -314,15 +316,27 @@ Result<fs::path> LmiServing::SourceOf(const Model& model, const LmiAccess& acces
   return fetched;
 }
 
-Result<OptionValues> LmiServing::ModelValues(size_t model, const OptionValues& base,
+Result<OptionValues> LmiServing::ModelValues(size_t model, const OptionValues& values,
                                              const LmiAccess& access) const {
-  const LmiModelPlace& place = places_[model];
+  return ValuesOf(places_[model], model, values, access);
+}
+
+Result<OptionValues> LmiServing::AddedModelValues(const std::string& url,
+                                                  const OptionValues& values,
+                                                  const LmiAccess& access) const {
+  LmiModelPlace place;
+  place.url = LocateLmiModel(url, store_);
+  return ValuesOf(place, places_.size(), values, access);
+}
+
+Result<OptionValues> LmiServing::ValuesOf(const LmiModelPlace& place, size_t number,
+                                          const OptionValues& base, const LmiAccess& access) const {
   fs::path folder = place.url;
   if (!place.url.empty() && !IsDirectory(folder)) {
     TANDEM_ASSIGN_OR_RETURN(folder, access.fetch(place.url, {}, true));
     TANDEM_ASSIGN_OR_RETURN(folder, DescendLmiFolder(folder));
   }
-  TANDEM_ASSIGN_OR_RETURN(const Model read, ReadModel(model, folder));
+  TANDEM_ASSIGN_OR_RETURN(const Model read, ReadModel(place, number, folder));
   const LmiSettings& settings = read.config.settings();
   for (const std::string& note : read.config.notes()) LogWarning("{}", note);
   if (!folder.empty() && NameExists(folder / "requirements.txt")) {
@@ -373,7 +387,7 @@ Result<std::string> LmiServing::Show() const {
   out += server_.Show();
   for (size_t i = 0; i < places_.size(); ++i) {
     const fs::path folder = IsDirectory(places_[i].url) ? fs::path(places_[i].url) : fs::path();
-    TANDEM_ASSIGN_OR_RETURN(const Model model, ReadModel(i, folder));
+    TANDEM_ASSIGN_OR_RETURN(const Model model, ReadModel(places_[i], i, folder));
     out += fmt::format("\n# The model {}{}{}\n", places_[i].name,
                        places_[i].url.empty() ? "" : " in ", places_[i].url);
     for (const std::string& note : model.config.notes()) out += fmt::format("# note: {}\n", note);

@@ -1,5 +1,5 @@
 // A server as SageMaker's LMI containers start it: which models, from where, under which names,
-// with which options. Main thread.
+// with which options. A constant once it is made.
 #pragma once
 
 #include <filesystem>
@@ -27,8 +27,9 @@ struct LmiAccess {
       fetch;
 };
 class LmiServing;
-// Downloads, and tells their progress. `console` outlives it.
-LmiAccess SystemLmiAccess(const LmiServing& serving, const Console& console);
+// Downloads, and tells their progress. `console` outlives it; `check` as SourceOptions::check.
+LmiAccess SystemLmiAccess(const LmiServing& serving, const Console& console,
+                          std::function<Status()> check);
 
 class LmiServing {
  public:
@@ -53,6 +54,10 @@ class LmiServing {
   // What is worth telling is logged.
   Result<OptionValues> ModelValues(size_t model, const OptionValues& values,
                                    const LmiAccess& access) const;
+  // The same for a model that a request adds to these: its address is of the forms that
+  // SERVING_LOAD_MODELS takes. Any thread, one call at a time.
+  Result<OptionValues> AddedModelValues(const std::string& url, const OptionValues& values,
+                                        const LmiAccess& access) const;
   // What was understood of all files and variables, as comments and properties. Nothing is fetched.
   Result<std::string> Show() const;
 
@@ -65,8 +70,12 @@ class LmiServing {
 
   Status TakeServer(OptionValues& values);
   Status TakeAddress(OptionValues& values) const;
-  Result<Model> ReadModel(size_t model, const std::filesystem::path& folder) const;
+  // `number`: of models that are opened before this one.
+  Result<Model> ReadModel(const LmiModelPlace& place, size_t number,
+                          const std::filesystem::path& folder) const;
   Result<std::filesystem::path> SourceOf(const Model& model, const LmiAccess& access) const;
+  Result<OptionValues> ValuesOf(const LmiModelPlace& place, size_t number,
+                                const OptionValues& values, const LmiAccess& access) const;
 
   Environment environment_;
   bool is_container_ = false;  // not just a folder with serving.properties
@@ -74,6 +83,7 @@ class LmiServing {
   std::filesystem::path config_file_;  // of the server; empty without one
   LmiGivenKeys server_keys_;
   LmiConfig server_;
+  std::filesystem::path store_;
   std::vector<LmiModelPlace> places_;
   serve::lmi::Settings http_;
 };

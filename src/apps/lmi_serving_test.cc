@@ -235,6 +235,34 @@ TEST_F(LmiServingTest, AnArchiveIsFetchedAndItsOneFolderTaken) {
   EXPECT_EQ(EngineOptionsFrom(values).max_input_len, 77);
 }
 
+TEST_F(LmiServingTest, AModelThatARequestAddsHasItsOwnProperties) {
+  WriteModel("store/m");
+  WriteModel("more/inside");
+  Write("more/inside/serving.properties", "option.max_input_len=66");
+  WriteModel("fetched/model");
+  Write("fetched/model/serving.properties", "option.max_input_len=77");
+  const LmiServing serving = Taken({{"OPTION_MAX_OUTPUT_LEN", "100"}});
+  const auto added = [&](const std::string& url) {
+    auto values = serving.AddedModelValues(url, values_, Access());
+    EXPECT_TRUE(values.ok()) << values.status().message();
+    return values.ok() ? *std::move(values) : values_;
+  };
+  const OptionValues folder = added("file://" + Path("more/inside"));
+  EXPECT_EQ(Target(folder), Path("more/inside"));
+  EXPECT_EQ(EngineOptionsFrom(folder).max_input_len, 66);
+  const OptionValues fetched = added("s3://bucket/model.tar.gz");
+  EXPECT_EQ(Target(fetched), Path("fetched/model"));
+  EXPECT_EQ(EngineOptionsFrom(fetched).max_input_len, 77);
+  EXPECT_EQ(Target(added("m")), Path("store/m"));
+  EXPECT_THAT(fetched_, ElementsAre("s3://bucket/model.tar.gz"));
+}
+
+TEST_F(LmiServingTest, MayBeginWithoutModelsWhereRequestsAddThem) {
+  Give("as_lmi", "true");
+  Give("multi_model", "true");
+  EXPECT_EQ(Taken({}).num_models(), 0u);
+}
+
 TEST_F(LmiServingTest, QuantizesAsAsked) {
   WriteModel("store/m");
   Write("store/m/serving.properties",

@@ -78,15 +78,6 @@ bool IsDirectory(const fs::path& path) {
   return fs::is_directory(path, ignored);
 }
 
-// A name that has no scheme is a path, perhaps of the store.
-std::string Located(std::string url, const fs::path& store) {
-  if (url.starts_with("file://")) url.erase(0, 7);
-  if (url.starts_with("file:")) url.erase(0, 5);
-  if (url.find("://") != std::string::npos || NameExists(url)) return url;
-  const fs::path inside = store / url;
-  return fs::path(url).is_relative() && NameExists(inside) ? inside.string() : url;
-}
-
 // What HF_MODEL_ID names.
 LmiModelPlace HubModel(const Environment& environment, std::string_view id) {
   LmiModelPlace model;
@@ -163,6 +154,14 @@ Result<LmiModelPlace> ParseLmiModel(std::string_view entry) {
     return InvalidArgument(fmt::format("load_models: '{}' names no model", entry));
   }
   return model;
+}
+
+std::string LocateLmiModel(std::string url, const fs::path& store) {
+  if (url.starts_with("file://")) url.erase(0, 7);
+  if (url.starts_with("file:")) url.erase(0, 5);
+  if (url.find("://") != std::string::npos || NameExists(url)) return url;
+  const fs::path inside = store / url;
+  return fs::path(url).is_relative() && NameExists(inside) ? inside.string() : url;
 }
 
 Result<fs::path> DescendLmiFolder(fs::path folder) {
@@ -243,7 +242,7 @@ Result<std::vector<LmiModelPlace>> FindLmiModels(const Environment& environment,
       continue;
     }
     TANDEM_ASSIGN_OR_RETURN(LmiModelPlace model, ParseLmiModel(entry));
-    model.url = Located(std::move(model.url), store);
+    model.url = LocateLmiModel(std::move(model.url), store);
     models.push_back(std::move(model));
   }
   const std::string_view id = Variable(environment, "HF_MODEL_ID");

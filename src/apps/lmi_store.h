@@ -25,6 +25,9 @@ struct LmiModelPlace {
 // that of the url's last part.
 Result<LmiModelPlace> ParseLmiModel(std::string_view entry);
 
+// An address without its "file:"; a relative path that is only in the store becomes that one.
+std::string LocateLmiModel(std::string url, const std::filesystem::path& store);
+
 // The folder whose name makes plain `tandem serve` a container's server.
 std::filesystem::path LmiStore(const Environment& environment);
 // Whether `folder` holds a serving.properties, or folders below it do and it is no model itself.

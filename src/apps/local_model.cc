@@ -30,7 +30,8 @@ fs::path WithModel(fs::path folder) {
   return folder;
 }
 
-Result<fs::path> Local(const fs::path& named, const OptionValues& values, bool with_weights) {
+Result<fs::path> Local(const fs::path& named, const OptionValues& values, bool with_weights,
+                       const std::function<Status()>& check) {
   const std::string& name = named.native();
   std::error_code ignored;
   if (fs::is_directory(named, ignored)) return FetchModel(name, {});
@@ -43,6 +44,7 @@ Result<fs::path> Local(const fs::path& named, const OptionValues& values, bool w
   options.cache_dir = choice.download_dir;
   options.offline = options.offline || choice.offline;
   options.with_weights = with_weights;
+  options.check = check;
   const Console console(/*json=*/true, CommonOptionRows().Read(values).log_format);
   options.progress = [&console](std::string_view what, double done) {
     console.Progress(what, done);
@@ -53,12 +55,14 @@ Result<fs::path> Local(const fs::path& named, const OptionValues& values, bool w
 
 }  // namespace
 
-Result<fs::path> LocalModel(const fs::path& named, const OptionValues& values) {
-  return Local(named, values, /*with_weights=*/true);
+Result<fs::path> LocalModel(const fs::path& named, const OptionValues& values,
+                            const std::function<Status()>& check) {
+  return Local(named, values, /*with_weights=*/true, check);
 }
 
-Result<fs::path> LocalTokenizer(const fs::path& named, const OptionValues& values) {
-  return Local(named, values, /*with_weights=*/false);
+Result<fs::path> LocalTokenizer(const fs::path& named, const OptionValues& values,
+                                const std::function<Status()>& check) {
+  return Local(named, values, /*with_weights=*/false, check);
 }
 
 }  // namespace tandem::apps

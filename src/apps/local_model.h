@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <string_view>
 
@@ -26,11 +27,14 @@ inline constexpr std::string_view kFolderToRead =
 
 // The local folder of a model: what is to be downloaded or unpacked is, and the one folder that an
 // archive holds is entered. Everything else is returned as it is, whether it exists or not.
-// `values` are those of a verb with the rows above. Shows progress.
+// `values` are those of a verb with the rows above; `check` as SourceOptions::check. Shows
+// progress.
 Result<std::filesystem::path> LocalModel(const std::filesystem::path& named,
-                                         const OptionValues& values);
+                                         const OptionValues& values,
+                                         const std::function<Status()>& check = {});
 // The same without the weights of a hub's model.
 Result<std::filesystem::path> LocalTokenizer(const std::filesystem::path& named,
-                                             const OptionValues& values);
+                                             const OptionValues& values,
+                                             const std::function<Status()>& check = {});
 
 }  // namespace tandem::apps

@@ -86,6 +86,10 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
   ServedModels served(clock);
   if (llgtrt.any_model_name) served.registry.TakeAnyName();
   if (options.allow_shared_memory) served.models.shared_memory().Allow();
+  // A model that is added while the server ends must not hold it up.
+  shared.check = [&models = served.models] {
+    return models.is_leaving() ? Unavailable("the server is shutting down") : Status();
+  };
   bool is_starting = true;
   const ModelRepository::OpenEngine open =
       [&](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {
@@ -96,9 +100,9 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
     if (is_starting) served.engines.push_back(engine);
     return engine;
   };
-  TANDEM_RETURN_IF_ERROR(
-      lmi ? OpenLmiModels(*lmi, SystemLmiAccess(*lmi, console), options, open, values, served)
-          : OpenModels(options, open, values, served));
+  TANDEM_RETURN_IF_ERROR(lmi ? OpenLmiModels(*lmi, SystemLmiAccess(*lmi, console, shared.check),
+                                             options, open, values, served)
+                             : OpenModels(options, open, values, served));
   server_options.lmi_loader = served.loader.get();
   is_starting = false;
   TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, served.registry,

@@ -40,7 +40,8 @@ Status ServeRepository(const ServeOptions& options, const ModelRepository::OpenE
 
 Status OpenModels(const ServeOptions& options, const ModelRepository::OpenEngine& open,
                   const OptionValues& values, ServedModels& served) {
-  served.loader = std::make_unique<UrlLoader>(values, open, served.registry, served.models);
+  served.loader =
+      std::make_unique<UrlLoader>(values, open, served.registry, served.models, TargetOfUrl);
   if (!options.model_repo.empty()) return ServeRepository(options, open, values, served);
   const auto& target = ModelOptionRows().RowOf<&ModelOptions::target>();
   served.loader->NoteStart(options.served_model_name, values.Text(target));
@@ -50,7 +51,11 @@ Status OpenModels(const ServeOptions& options, const ModelRepository::OpenEngine
 Status OpenLmiModels(const LmiServing& lmi, const LmiAccess& access, const ServeOptions& options,
                      const ModelRepository::OpenEngine& open, const OptionValues& values,
                      ServedModels& served) {
-  served.loader = std::make_unique<UrlLoader>(values, open, served.registry, served.models);
+  served.loader =
+      std::make_unique<UrlLoader>(values, open, served.registry, served.models,
+                                  [&lmi, access](const OptionValues& base, const std::string& url) {
+                                    return lmi.AddedModelValues(url, base, access);
+                                  });
   for (size_t i = 0; i < lmi.num_models(); ++i) {
     const OptionSpec* renamed = values.Find("served_model_name");
     const bool is_renamed = i == 0 && renamed != nullptr && values.IsSet(*renamed);

@@ -31,7 +31,7 @@ Status OpenModels(const ServeOptions& options, const ModelRepository::OpenEngine
                   const OptionValues& values, ServedModels& served);
 
 // The same for an LMI container's models. The first one also has the names that clients of the
-// inference protocol use.
+// inference protocol use. `lmi` outlives what is opened, for models that are added later.
 Status OpenLmiModels(const LmiServing& lmi, const LmiAccess& access, const ServeOptions& options,
                      const ModelRepository::OpenEngine& open, const OptionValues& values,
                      ServedModels& served);

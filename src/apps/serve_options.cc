@@ -144,8 +144,9 @@ const BoundOptions<serve::ServerOptions>& ServerRows() {
            .group = kServer}),
       Sets<[](ServerOptions& o) -> auto& { return o.lmi.multi_model; }>(
           {.name = "multi_model",
-           .meaning = "POST /models loads the model in a folder of this machine, and DELETE "
-                      "/models/NAME unloads it, as SageMaker's endpoints of many models do",
+           .meaning =
+               "POST /models loads the model of a folder, an archive or an address, and DELETE "
+               "/models/NAME unloads it, as SageMaker's endpoints of many models do",
            .group = kServer}),
       BindChoice<ServerOptions, [](auto& o) -> auto& { return o.answer_formats.tools; }>(
           {.name = "tool_format",

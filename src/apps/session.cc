@@ -143,18 +143,20 @@ struct ModelNames {
 };
 
 // Replaces what is to be downloaded or unpacked by folders.
-Result<ModelNames> FetchModels(const OptionValues& values, SessionOptions& options) {
+Result<ModelNames> FetchModels(const OptionValues& values, SessionOptions& options,
+                               const std::function<Status()>& check) {
   ModelOptions& models = options.models;
   ModelNames names;
   const auto fetch = [&](std::filesystem::path& model, std::string& name) -> Status {
-    TANDEM_ASSIGN_OR_RETURN(std::filesystem::path folder, LocalModel(model, values));
+    TANDEM_ASSIGN_OR_RETURN(std::filesystem::path folder, LocalModel(model, values, check));
     if (folder != model) name = model.string();
     model = std::move(folder);
     return {};
   };
   TANDEM_RETURN_IF_ERROR(fetch(models.target, names.target));
   if (!WithoutDraft(options)) TANDEM_RETURN_IF_ERROR(fetch(models.draft, names.draft));
-  TANDEM_ASSIGN_OR_RETURN(models.tokenizer_dir, LocalTokenizer(models.tokenizer_dir, values));
+  TANDEM_ASSIGN_OR_RETURN(models.tokenizer_dir,
+                          LocalTokenizer(models.tokenizer_dir, values, check));
   return names;
 }
 
@@ -172,7 +174,7 @@ struct PairFolders {
 // of it, that is an error. Nothing for a dummy.
 Result<PairFolders> FindFolders(const SessionOptions& options, const ModelNames& names,
                                 const LoadQuantization& load, std::optional<DType> dtype,
-                                const Console* console) {
+                                const Console* console, const std::function<Status()>& check) {
   const ModelOptions& models = options.models;
   PairFolders folders{.target = models.target, .opened = {}, .draft = models.draft};
   const std::optional<LmiQuantization> quantization = load.Asked();
@@ -207,7 +209,8 @@ Result<PairFolders> FindFolders(const SessionOptions& options, const ModelNames&
                                           .calib_dataset = load.calib_dataset,
                                           .only_kept = console == nullptr,
                                           .backend = options.backend,
-                                          .console = console}));
+                                          .console = console,
+                                          .check = check}));
   return folders;
 }
 
@@ -341,7 +344,7 @@ struct Opening {
 };
 
 // `console`: as FindFolders.
-Result<Opening> Open(const OptionValues& values, SharedDevices& devices, const Console* console,
+Result<Opening> Open(const OptionValues& values, SharedResources& shared, const Console* console,
                      const std::function<void(EngineOptions&)>& adjust = {}) {
   Opening opening;
   SessionOptions& options = opening.options;
@@ -352,10 +355,10 @@ Result<Opening> Open(const OptionValues& values, SharedDevices& devices, const C
   NameIdleQuantization(values, load);
   options.backend = BackendOptionRows().Read(values);
   // Before there is a backend: quantizing needs the memory and the threads of its own.
-  TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options));
+  TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options, shared.check));
   TANDEM_ASSIGN_OR_RETURN(const PairFolders folders,
-                          FindFolders(options, names, load, dtype, console));
-  TANDEM_ASSIGN_OR_RETURN(opening.backend, devices.BackendFor(options.backend));
+                          FindFolders(options, names, load, dtype, console, shared.check));
+  TANDEM_ASSIGN_OR_RETURN(opening.backend, shared.devices.BackendFor(options.backend));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
   TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, dtype, *opening.backend));
@@ -505,7 +508,7 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
                                              SharedResources* shared) {
   SharedResources own;
   if (shared == nullptr) shared = &own;
-  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, shared->devices, &console, adjust));
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, *shared, &console, adjust));
   TANDEM_RETURN_IF_ERROR(PlanOf(opening, shared->weights).status());
   OpenedPair& pair = opening.pair;
   auto session = std::make_unique<Session>();
@@ -533,7 +536,7 @@ std::string ShowMemoryLine(const MemoryLine& line) {
 
 Result<SessionPlan> PlanSession(const OptionValues& values) {
   SharedResources own;
-  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, own.devices, nullptr));
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, own, nullptr));
   SessionPlan plan;
   TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(opening, own.weights));
   plan.target = opening.pair.target.model.name;

@@ -70,6 +70,8 @@ struct LoadedModel {
 struct SharedResources {
   SharedDevices devices;
   WeightStore weights;
+  // Looked at while a model is downloaded and quantized; an error ends that. Null: never.
+  std::function<Status()> check = {};
 };
 
 struct Session {

@@ -2,13 +2,14 @@
 
 #include <fmt/format.h>
 
-#include <filesystem>
 #include <utility>
 
+#include "apps/lmi_store.h"
 #include "apps/session.h"
 #include "base/file.h"
 #include "base/reason.h"
 #include "serve/kserve/models/engine_models.h"
+#include "sources/model_source.h"
 
 namespace tandem::apps {
 namespace {
@@ -39,28 +40,6 @@ serve::lmi::ModelOrigin UrlLoader::OriginOf(std::string_view name) const {
   const MutexLock lock(mutex_);
   const auto found = origins_.find(name);
   return found == origins_.end() ? serve::lmi::ModelOrigin() : found->second;
-}
-
-Result<OptionValues> UrlLoader::ReadFolderUrl(const OptionValues& values, const std::string& url) {
-  std::string folder = url;
-  if (folder.starts_with("file:")) {
-    folder.erase(0, 5);
-    if (folder.starts_with("//")) folder.erase(0, 2);
-  } else if (const size_t scheme = url.find("://"); scheme != std::string::npos) {
-    return Unimplemented(fmt::format("url: {} addresses are not loaded by request; give a folder",
-                                     url.substr(0, scheme)));
-  }
-  std::error_code error;
-  if (!std::filesystem::is_directory(folder, error)) {
-    return NotFound(fmt::format("url: there is no folder {}", folder));
-  }
-  OptionValues found = values;
-  const auto& rows = ModelOptionRows();
-  TANDEM_RETURN_IF_ERROR(found.Set(rows.RowOf<&ModelOptions::target>().name, {folder}, "url"));
-  // That of the command line belongs to its own target.
-  const OptionSpec& draft = rows.RowOf<&ModelOptions::draft>();
-  if (found.IsSet(draft)) TANDEM_RETURN_IF_ERROR(found.Set(draft.name, {""}, "url"));
-  return found;
 }
 
 Status UrlLoader::Load(const serve::lmi::LoadRequest& request) {
@@ -103,6 +82,20 @@ Status UrlLoader::Unload(std::string_view name) {
   const MutexLock lock(mutex_);
   std::erase_if(origins_, [name](const auto& row) { return row.first == name; });
   return {};
+}
+
+Result<OptionValues> TargetOfUrl(const OptionValues& values, const std::string& url) {
+  const std::string target = LocateLmiModel(url, {});
+  if (!IsRemoteSource(target) && !NameExists(target)) {
+    return NotFound(fmt::format("url: there is no folder {}", target));
+  }
+  OptionValues found = values;
+  const auto& rows = ModelOptionRows();
+  TANDEM_RETURN_IF_ERROR(found.Set(rows.RowOf<&ModelOptions::target>().name, {target}, "url"));
+  // That of the command line belongs to its own target.
+  const OptionSpec& draft = rows.RowOf<&ModelOptions::draft>();
+  if (found.IsSet(draft)) TANDEM_RETURN_IF_ERROR(found.Set(draft.name, {""}, "url"));
+  return found;
 }
 
 }  // namespace tandem::apps

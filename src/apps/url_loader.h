@@ -1,5 +1,5 @@
-// UrlLoader: loads models for djl-serving's management routes, an engine for each, from folders of
-// this machine. Owned by `tandem serve`; outlives its server.
+// UrlLoader: loads models for djl-serving's management routes, an engine for each, by their
+// address. Owned by `tandem serve`; outlives its server.
 #pragma once
 
 #include <functional>
@@ -17,15 +17,14 @@ namespace tandem::apps {
 
 class UrlLoader final : public serve::lmi::ModelLoader {
  public:
-  // The command line's values with those of a model's address: at least its target. NOT_FOUND where
-  // there is no such folder, UNIMPLEMENTED for an address that is none.
+  // The command line's values with those of a model's address: at least its target, which is
+  // fetched if need be. NOT_FOUND where there is nothing.
   using ReadUrl =
       std::function<Result<OptionValues>(const OptionValues& values, const std::string& url)>;
 
   // `engines` and `models` get what is loaded, and outlive the loader.
   UrlLoader(const OptionValues& values, ModelRepository::OpenEngine open,
-            serve::ModelRegistry& engines, serve::kserve::Repository& models,
-            ReadUrl read = ReadFolderUrl);
+            serve::ModelRegistry& engines, serve::kserve::Repository& models, ReadUrl read);
 
   // What the start has loaded: `name` came from `url`.
   void NoteStart(std::string name, std::string url);
@@ -34,9 +33,6 @@ class UrlLoader final : public serve::lmi::ModelLoader {
   // INVALID_ARGUMENT for a model of the start.
   Status Unload(std::string_view name) override;
   serve::lmi::ModelOrigin OriginOf(std::string_view name) const override;
-
-  // The folder of a path or of a "file:" address becomes the target, without a draft.
-  static Result<OptionValues> ReadFolderUrl(const OptionValues& values, const std::string& url);
 
  private:
   Status Open(const serve::lmi::LoadRequest& request);
@@ -49,5 +45,9 @@ class UrlLoader final : public serve::lmi::ModelLoader {
   mutable Mutex mutex_;
   std::map<std::string, serve::lmi::ModelOrigin, std::less<>> origins_ TANDEM_GUARDED_BY(mutex_);
 };
+
+// The address becomes the target, without a draft: a folder, an archive, or what is downloaded as
+// for the command line.
+Result<OptionValues> TargetOfUrl(const OptionValues& values, const std::string& url);
 
 }  // namespace tandem::apps

@@ -30,12 +30,13 @@ Result<std::vector<std::shared_ptr<const TokenConstraint>>> DummyGrammars(
   return Unimplemented("this build has no grammars: use a full build for bench --grammar");
 }
 
-Result<std::filesystem::path> LocalModel(const std::filesystem::path& named, const OptionValues&) {
+Result<std::filesystem::path> LocalModel(const std::filesystem::path& named, const OptionValues&,
+                                         const std::function<Status()>&) {
   return named;  // whoever opens it says that there is no such folder
 }
 
 Result<std::filesystem::path> LocalTokenizer(const std::filesystem::path& named,
-                                             const OptionValues&) {
+                                             const OptionValues&, const std::function<Status()>&) {
   return named;
 }
 

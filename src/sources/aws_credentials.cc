@@ -139,7 +139,7 @@ Result<AwsCredentials::Kept> AwsCredentials::FromContainer() {
   if (!token.empty()) request.secrets.push_back("Authorization: " + token);
   const MutexLock lock(mutex_);
   TANDEM_ASSIGN_OR_RETURN(const HttpResponse response,
-                          SendPatiently(session_, request, options_.retry));
+                          SendPatiently(session_, request, options_.retry, options_.check));
   if (!response.ok()) {
     return FailedPrecondition(fmt::format("the container's credentials: {} answers {}",
                                           AuthorityOf(s3.container_url), response.status));
@@ -167,11 +167,11 @@ Result<AwsCredentials::Kept> AwsCredentials::FromMachine() {
   request.headers = {"X-aws-ec2-metadata-token: " + token->body};
   request.url = endpoint + "/latest/meta-data/iam/security-credentials/";
   TANDEM_ASSIGN_OR_RETURN(const HttpResponse role,
-                          SendPatiently(session_, request, options_.retry));
+                          SendPatiently(session_, request, options_.retry, options_.check));
   if (!role.ok()) return Kept{};  // a machine without a role
   request.url += std::string(Trimmed(role.body.substr(0, role.body.find('\n'))));
   TANDEM_ASSIGN_OR_RETURN(const HttpResponse response,
-                          SendPatiently(session_, request, options_.retry));
+                          SendPatiently(session_, request, options_.retry, options_.check));
   const auto json = nlohmann::json::parse(response.body, nullptr, /*allow_exceptions=*/false);
   TANDEM_ASSIGN_OR_RETURN(AwsSignature signature, SignatureIn(json, "the machine's service"));
   return Kept{std::move(signature), TimeIn(TextIn(json, "Expiration"))};

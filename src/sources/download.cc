@@ -111,6 +111,10 @@ class Downloader {
         ended_.WaitFor(lock, std::chrono::milliseconds(200),
                        [this]() TANDEM_REQUIRES(mutex_) { return running_ == 0; });
         report_.Tell();
+        const Status checked = options_.check ? options_.check() : Status();
+        if (checked.ok() || !error_.ok()) continue;
+        error_ = checked;
+        stop_ = true;
       }
     }
     for (std::thread& worker : workers) worker.join();

@@ -227,6 +227,22 @@ TEST_F(DownloadTest, ABodyThatStopsIsAskedForAgain) {
   EXPECT_EQ(server.Requests()[1].Header("range"), "bytes=99999-99999");
 }
 
+TEST_F(DownloadTest, WhoeverAskedMayEndItAndGoOnLater) {
+  std::atomic<bool> is_slow{true};
+  const HttpServer server([&](const ServedRequest& request) {
+    ServedReply reply = HttpServer::Ranged(request, file_);
+    if (is_slow) reply.pause_before_end = std::chrono::milliseconds(600);
+    return reply;
+  });
+  options_.check = [] { return Unavailable("the server is shutting down"); };
+  EXPECT_EQ(Download(Remote(server.Url())).message(), "the server is shutting down");
+  ExpectNone();
+  options_.check = {};
+  is_slow = false;
+  ASSERT_TRUE(Download(Remote(server.Url())).ok());
+  ExpectWhole();
+}
+
 TEST_F(DownloadTest, AnAddressThatCannotBeAskedIsNamed) {
   for (const char* url : {"ftp://127.0.0.1/x", "http://[::1", "127.0.0.1 x"}) {
     const Status status = Download(Remote(url));

@@ -301,7 +301,8 @@ std::optional<std::chrono::milliseconds> Backoff::Fail(const HttpResponse* respo
 }
 
 Result<HttpResponse> SendPatiently(HttpSession& session, const HttpRequest& request,
-                                   std::chrono::milliseconds first_pause) {
+                                   std::chrono::milliseconds first_pause,
+                                   const std::function<Status()>& check) {
   Backoff backoff(first_pause);
   while (true) {
     Result<HttpResponse> response = session.Send(request);
@@ -314,7 +315,12 @@ Result<HttpResponse> SendPatiently(HttpSession& session, const HttpRequest& requ
             response.ok() ? fmt::format("{} answers {}", AuthorityOf(request.url), response->status)
                           : response.status().message(),
             static_cast<double>(pause->count()) / 1000);
-    std::this_thread::sleep_for(*pause);
+    const auto until = std::chrono::steady_clock::now() + *pause;
+    while (std::chrono::steady_clock::now() < until) {
+      if (check) TANDEM_RETURN_IF_ERROR(check());
+      std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(
+          std::chrono::milliseconds(50), until - std::chrono::steady_clock::now()));
+    }
   }
 }
 

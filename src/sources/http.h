@@ -103,8 +103,9 @@ class Backoff {
 // Whether another attempt may succeed: 408, 429 and most of 5xx.
 bool MayTryAgain(int status);
 
-// Send with further attempts where they may succeed.
+// Send with further attempts where they may succeed. `check` as in SourceOptions, between them.
 Result<HttpResponse> SendPatiently(HttpSession& session, const HttpRequest& request,
-                                   std::chrono::milliseconds first_pause);
+                                   std::chrono::milliseconds first_pause,
+                                   const std::function<Status()>& check);
 
 }  // namespace tandem

@@ -114,7 +114,7 @@ class HubModel {
         RequestFor(fmt::format("{}/api/models/{}/revision/{}?blobs=true", options_.hub.endpoint,
                                id_, UrlEncode(revision_)));
     TANDEM_ASSIGN_OR_RETURN(const HttpResponse response,
-                            SendPatiently(session_, request, options_.retry));
+                            SendPatiently(session_, request, options_.retry, options_.check));
     if (!response.ok()) return Explain(response);
     Result<HubListing> listing = ReadHubListing(response.body);
     return listing.ok() ? listing : listing.status().Annotate(options_.hub.endpoint);
@@ -166,7 +166,8 @@ class HubModel {
     if (std::ranges::none_of(names, is_missing)) return {};
     if (lock == nullptr) {
       TANDEM_ASSIGN_OR_RETURN(
-          lock, WaitForLock(cache_ / ".locks" / root_.filename() / "tandem.lock", id_));
+          lock,
+          WaitForLock(cache_ / ".locks" / root_.filename() / "tandem.lock", id_, options_.check));
     }
     TANDEM_RETURN_IF_ERROR(MakeFolders(root_ / "blobs"));
     std::vector<HubFile> missing;
@@ -214,7 +215,7 @@ class HubModel {
     constexpr int kMaxRedirects = 5;
     for (int i = 0; i < kMaxRedirects && (file.etag.empty() || file.bytes < 0); ++i) {
       TANDEM_ASSIGN_OR_RETURN(const HttpResponse response,
-                              SendPatiently(session_, request, options_.retry));
+                              SendPatiently(session_, request, options_.retry, options_.check));
       if (response.status >= 400) return Explain(response).Annotate(file.name);
       TakeFileHeaders(response, file);
       const std::string_view location = response.Header("location");

@@ -59,7 +59,8 @@ Result<fs::path> FetchArchive(const fs::path& archive, const SourceOptions& opti
   if (!NameExists(folder)) {
     fs::path lock_path = folder;
     lock_path += ".lock";
-    TANDEM_ASSIGN_OR_RETURN(const auto lock, WaitForLock(lock_path, archive.string()));
+    TANDEM_ASSIGN_OR_RETURN(const auto lock,
+                            WaitForLock(lock_path, archive.string(), options.check));
     if (!NameExists(folder)) {
       TANDEM_RETURN_IF_ERROR(Unpack(archive, folder, UnpackLimitsOf(options)));
     }

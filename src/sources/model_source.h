@@ -63,6 +63,9 @@ struct SourceOptions {
   // Called now and then while files are fetched, by the thread that called FetchModel: what is
   // done, and which share of it, from 0 to 1.
   std::function<void(std::string_view what, double done)> progress;
+  // Looked at by the same thread while it works and waits: an error ends the call, and the next one
+  // goes on where this one was. Null: never.
+  std::function<Status()> check;
 };
 
 // Whether a name is not a local path but one to download: `s3://BUCKET/PATH`, or the id of a

@@ -91,7 +91,7 @@ class S3Model {
     const std::string version = Sha256Hex(object->etag).substr(0, kNameDigits);
     const fs::path target = folder_ / version;
     if (NameExists(target)) return Latest(version);
-    TANDEM_ASSIGN_OR_RETURN(const auto lock, WaitForLock(folder_ / "lock", text_));
+    TANDEM_ASSIGN_OR_RETURN(const auto lock, WaitForLock(folder_ / "lock", text_, options_.check));
     if (!NameExists(target)) {
       const fs::path archive = folder_ / (version + ".archive");
       if (!NameExists(archive)) {
@@ -154,7 +154,7 @@ class S3Model {
     TANDEM_ASSIGN_OR_RETURN(const std::vector<S3Object> objects, ListFolder(version));
     const fs::path target = folder_ / version;
     if (NameExists(target)) return Latest(version);
-    TANDEM_ASSIGN_OR_RETURN(const auto lock, WaitForLock(folder_ / "lock", text_));
+    TANDEM_ASSIGN_OR_RETURN(const auto lock, WaitForLock(folder_ / "lock", text_, options_.check));
     if (NameExists(target)) return Latest(version);
     const fs::path unfinished = folder_ / (version + ".unfinished");
     std::vector<RemoteFile> files;

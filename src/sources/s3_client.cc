@@ -55,7 +55,7 @@ Result<HttpResponse> S3Client::Send(const std::string& path_and_query, const std
     request.headers.insert(request.headers.end(), headers.begin(), headers.end());
     is_signed_ = request.signature.has_value();
     TANDEM_ASSIGN_OR_RETURN(HttpResponse response,
-                            SendPatiently(session_, request, options_.retry));
+                            SendPatiently(session_, request, options_.retry, options_.check));
     // Whoever asks in the wrong region is told the right one.
     const std::string region(response.Header("x-amz-bucket-region"));
     const bool elsewhere = !response.ok() && !region.empty() && region != region_ && !moved;

@@ -16,12 +16,14 @@ Status MakeFolders(const std::filesystem::path& folder) {
 }
 
 Result<std::unique_ptr<FileLock>> WaitForLock(const std::filesystem::path& path,
-                                              std::string_view what) {
+                                              std::string_view what,
+                                              const std::function<Status()>& check) {
   TANDEM_RETURN_IF_ERROR(MakeFolders(path.parent_path()));
   for (bool told = false;; told = true) {
     auto lock = FileLock::Take(path);
     if (lock.ok() || lock.status().code() != Code::kUnavailable) return lock;
     if (!told) LogInfo("{}: another process fetches it; waiting until that has ended", what);
+    if (check) TANDEM_RETURN_IF_ERROR(check());
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
   }
 }

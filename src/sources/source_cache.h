@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string_view>
 
@@ -15,8 +16,9 @@ namespace tandem {
 Status MakeFolders(const std::filesystem::path& folder);
 
 // Waits until no other process works on `what`; its folder is made. The lock is taken once the
-// other one has ended, in whatever way.
+// other one has ended, in whatever way. `check` as in SourceOptions.
 Result<std::unique_ptr<FileLock>> WaitForLock(const std::filesystem::path& path,
-                                              std::string_view what);
+                                              std::string_view what,
+                                              const std::function<Status()>& check);
 
 }  // namespace tandem

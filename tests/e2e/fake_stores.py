@@ -86,8 +86,15 @@ class Storage(Store):
     def __init__(self):
         super().__init__()
         self.files = {}
+        self.opens = threading.Event()  # no file is sent before
+        self.opens.set()
+
+    def close(self):
+        self.opens.set()
+        super().close()
 
     def answer(self, request):
+        self.opens.wait()
         digest = urllib.parse.urlsplit(request.path).path.strip("/")
         if digest in self.files and "signature=" in request.path:
             request.reply_file(self.files[digest])

@@ -169,7 +169,8 @@ class MultiModel(ServerTest):
         self.assertEqual(invoke(self.server, {"inputs": QUESTION}, path="/models/small/invoke")[0], 404)
         self.assertEqual(self.server.request("DELETE", "/models/small")[0], 404)
         self.assertEqual(self.server.request("DELETE", "/models/tandem")[0], 400)
-        self.assertEqual(self.server.request("POST", "/models", {"model_name": "x", "url": "/nowhere"})[0], 404)
+        for url in ("/nowhere", "file:///nowhere"):
+            self.assertEqual(self.server.request("POST", "/models", {"model_name": "x", "url": url})[0], 404)
         self.assertEqual(invoke(self.server, {"inputs": QUESTION})[0], 200)
 
 

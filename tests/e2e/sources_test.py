@@ -18,7 +18,7 @@ import unittest
 from pathlib import Path
 
 from fake_stores import S3, Hub
-from harness import QUESTION, REPOSITORY, TANDEM, answer_key
+from harness import QUESTION, REPOSITORY, TANDEM, Server, answer_key
 
 PAIR = REPOSITORY / "models/dictionary"
 KEYS = ("AKIDTEST", "s3cr3t+/key", "session/token==")
@@ -73,6 +73,47 @@ class SourcesTest(unittest.TestCase):
     def snapshot(self):
         (snapshot,) = (self.top / "hf/hub/models--owner--draft/snapshots").iterdir()
         return snapshot
+
+
+class AddedModelsTest(SourcesTest):
+    """Models that a running server gets by request."""
+
+    def start_server(self):
+        class Started(Server):
+            command = ("env", "-i", *[f"{name}={value}" for name, value in self.environment.items()], TANDEM, "serve")
+
+        server = Started("--multi_model", "--no_draft", "--max_seq_len", 512)
+        self.addCleanup(server.stop)
+        return server
+
+    def test_models_of_hubs_s3_and_archives_are_added(self):
+        self.start_hub(owner__draft=self.draft)
+        self.start_s3({f"m/{name}": content for name, content in self.draft.items()})
+        path = self.top / "packed.tar.gz"
+        with tarfile.open(path, "w:gz", compresslevel=1) as archive:
+            archive.add(PAIR / "draft", "./model")
+        server = self.start_server()
+        for name, url in (("hub", "owner/draft"), ("s3", "s3://bucket/m"), ("packed", str(path))):
+            with self.subTest(url):
+                status, _, text = server.request("POST", "/models", {"model_name": name, "url": url})
+                self.assertEqual(status, 200, text)
+                self.assertEqual(server.request("POST", f"/predictions/{name}", {"inputs": QUESTION})[0], 200)
+        status, _, text = server.request("POST", "/models", {"model_name": "absent", "url": "owner/absent"})
+        self.assertEqual(status, 404, text)
+        self.assertIn("owner/absent", text)
+
+    def test_a_download_does_not_hold_up_the_end(self):
+        hub = self.start_hub(owner__draft=self.draft)
+        hub.storage.opens.clear()
+        server = self.start_server()
+        self.assertEqual(server.request("POST", "/models?url=owner/draft&model_name=slow&synchronous=false", "")[0], 202)
+        end = time.monotonic() + 60
+        while not hub.storage.requests and time.monotonic() < end:
+            time.sleep(0.05)
+        self.assertTrue(hub.storage.requests)
+        begun = time.monotonic()
+        self.assertEqual(server.stop(), 0)
+        self.assertLess(time.monotonic() - begun, 30)
 
 
 class HubTest(SourcesTest):

@@ -12,7 +12,7 @@ namespace tandem::serve::lmi {
 
 struct LoadRequest {
   std::string name;  // under which it is served; [A-Za-z0-9._-], not empty
-  std::string url;   // a folder, "file:" before it or not, or what else the loader understands
+  std::string url;   // a folder or archive, "file:" before it or not, a hub's model, s3://…
 };
 
 // Where a served model came from.
@@ -25,8 +25,8 @@ class ModelLoader {
  public:
   virtual ~ModelLoader() = default;
   // Loads a model and adds it to the registry and the repository under `name`. Any code with
-  // Reason::kAlreadyExists where the name is taken; RESOURCE_EXHAUSTED where memory is short,
-  // NOT_FOUND where there is nothing at the url, UNIMPLEMENTED for a kind of url it does not know.
+  // Reason::kAlreadyExists where the name is taken; RESOURCE_EXHAUSTED where memory or the disk is
+  // short, NOT_FOUND where there is nothing at the url.
   virtual Status Load(const LoadRequest& request) = 0;
   // Unloads what Load or the start has loaded. NOT_FOUND without such a model.
   virtual Status Unload(std::string_view name) = 0;
