@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/command.h"
-#include "apps/help.h"
+#include "apps/cli/command.h"
+#include "apps/cli/help.h"
 #include "apps/testing/call.h"
 #include "base/file.h"
 #include "checkpoint/testing/family_fixtures.h"

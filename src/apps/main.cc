@@ -8,8 +8,8 @@
 #include <exception>
 #include <string_view>
 
-#include "apps/command.h"
-#include "apps/exceptions.h"
+#include "apps/cli/command.h"
+#include "apps/cli/exceptions.h"
 
 namespace {
 

@@ -7,8 +7,8 @@
 #include <string>
 #include <vector>
 
-#include "apps/arguments.h"
-#include "apps/command.h"
+#include "apps/cli/arguments.h"
+#include "apps/cli/command.h"
 
 namespace tandem::apps {
 namespace {

@@ -1,10 +1,10 @@
 // Replaces tokenizers and the server in a build without them (preset `engine`).
-#include "apps/bench.h"
-#include "apps/calibration.h"
-#include "apps/describe_model.h"
-#include "apps/lmi_keys.h"
-#include "apps/local_model.h"
-#include "apps/verbs.h"
+#include "apps/bench/bench.h"
+#include "apps/cli/verbs.h"
+#include "apps/lmi/keys.h"
+#include "apps/models/calibration.h"
+#include "apps/models/describe_model.h"
+#include "apps/models/local_model.h"
 
 namespace tandem::apps {
 

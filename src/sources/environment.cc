@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <initializer_list>
 
+#include "base/cache_folder.h"
 #include "base/file.h"
 #include "sources/model_source.h"
 
@@ -112,7 +113,8 @@ SourceOptions SourceOptions::FromEnvironment() {
   options.hub = HubFromEnvironment();
   options.s3 = S3FromEnvironment();
   options.offline = IsOn("HF_HUB_OFFLINE") || IsOn("TRANSFORMERS_OFFLINE");
-  options.own_cache = CacheHome() / "tandem";
+  Result<fs::path> own = CacheFolder();
+  options.own_cache = own.ok() ? *std::move(own) : Home() / ".cache" / "tandem";
   options.certificates =
       PathIn(Variable({"CURL_CA_BUNDLE", "REQUESTS_CA_BUNDLE", "SSL_CERT_FILE", "AWS_CA_BUNDLE"}));
   const std::string seconds = Variable({"HF_HUB_DOWNLOAD_TIMEOUT"});

@@ -71,11 +71,17 @@ Result<fs::path> FetchArchive(const fs::path& archive, const SourceOptions& opti
 
 }  // namespace
 
-bool IsArchiveName(std::string_view name) {
+std::string_view ArchiveStem(std::string_view name) {
   constexpr std::array<std::string_view, 9> kEnds = {
       ".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ".tar.zst", ".zip"};
-  return std::ranges::any_of(kEnds, [&](std::string_view end) { return name.ends_with(end); });
+  for (const std::string_view end : kEnds) {
+    if (name.size() > end.size() && name.ends_with(end))
+      return name.substr(0, name.size() - end.size());
+  }
+  return {};
 }
+
+bool IsArchiveName(std::string_view name) { return !ArchiveStem(name).empty(); }
 
 bool IsRemoteSource(std::string_view source) {
   if (source.starts_with(kS3)) return true;

@@ -41,8 +41,9 @@ struct S3Access {
 
 struct SourceOptions {
   // As the environment says: HF_TOKEN (or the file that `hf auth login` wrote), HF_HOME,
-  // HF_HUB_CACHE, HF_ENDPOINT, HF_HUB_OFFLINE, HF_HUB_DOWNLOAD_TIMEOUT, AWS_…, XDG_CACHE_HOME, and
-  // for certificates CURL_CA_BUNDLE, REQUESTS_CA_BUNDLE, SSL_CERT_FILE and AWS_CA_BUNDLE.
+  // HF_HUB_CACHE, HF_ENDPOINT, HF_HUB_OFFLINE, HF_HUB_DOWNLOAD_TIMEOUT, AWS_…, DJL_CACHE_DIR,
+  // XDG_CACHE_HOME, and for certificates CURL_CA_BUNDLE, REQUESTS_CA_BUNDLE, SSL_CERT_FILE and
+  // AWS_CA_BUNDLE.
   static SourceOptions FromEnvironment();
 
   std::string revision;             // branch, tag or commit of a hub's model; empty: main
@@ -73,7 +74,9 @@ struct SourceOptions {
 // whose folder exists: `models/lama` beside `models/llama` is a slip of the pen.
 bool IsRemoteSource(std::string_view source);
 
-// Whether this is the name of an archive: .tar, .tar.gz, .tgz, .tar.bz2, .tar.xz, .tar.zst or .zip.
+// The name of an archive without its ending: .tar, .tar.gz, .tgz, .tar.bz2, .tbz2, .tar.xz, .txz,
+// .tar.zst or .zip. Empty for a name that is no archive's.
+std::string_view ArchiveStem(std::string_view name);
 bool IsArchiveName(std::string_view name);
 
 // The local folder of a model:

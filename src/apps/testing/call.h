@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "apps/command.h"
+#include "apps/cli/command.h"
 
 namespace tandem::apps {
 

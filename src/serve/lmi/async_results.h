@@ -49,7 +49,7 @@ class AsyncResults {
   // Begins an invocation; its token. RESOURCE_EXHAUSTED where there are too many. `caller`: only
   // those who have the same may fetch it.
   Result<std::string> Start(std::string_view caller, const Begin& begin);
-  // From the token on, at most `most` items. INVALID_ARGUMENT for a token that there is not.
+  // From the token on, at most `most` items. INVALID_ARGUMENT for an unknown token.
   Result<AsyncPart> Fetch(std::string_view token, std::string_view caller, size_t most);
 
  private:

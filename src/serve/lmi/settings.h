@@ -62,7 +62,8 @@ struct Settings {
   // TensorRT-LLM handler (0.8, 5, 0.85), not 1, all and 1.
   bool trtllm_sampling = true;
 
-  Nanos predict_timeout = std::chrono::seconds(120);  // from arrival to the last token
+  // From a request's arrival to the first token of a stream, or to the whole answer.
+  Nanos predict_timeout = std::chrono::seconds(120);
   // Between two parts of a stream; then the connection ends. 0: no limit.
   Nanos chunked_read_timeout = std::chrono::seconds(120);
   int64_t job_queue_size = 1000;        // requests of these routes in progress, for each model

@@ -1,0 +1,124 @@
+// How the rows of LmiKeys are made, one function for each kind of row. For the files with the
+// tables only. Pure functions.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "apps/lmi/keys.h"
+#include "runtime/option_rows.h"
+
+namespace tandem::apps::lmi_rows {
+
+using Defaults = std::vector<LmiDefault>;
+
+// "must be an integer from 1 to 8, not 'x'"
+Result<int64_t> ParseInteger(const std::string& value, int64_t min, int64_t max);
+Result<double> ParseNumber(const std::string& value, double min, double max);
+Result<bool> ParseBool(const std::string& value);
+
+template <auto kField>
+std::string EngineOption() {
+  return std::string(EngineOptionRows().RowOf<kField>().name);
+}
+
+// Whether `words`, "auto|trtllm", has the value.
+bool IsAmong(std::string_view value, std::string_view words);
+
+// Sets an option to the value as it is.
+LmiKey Option(std::string_view name, LmiValue type, Defaults defaults, std::string option,
+              std::string note = {});
+// Sets an option to what `convert` makes of the value.
+LmiKey Converted(std::string_view name, LmiValue type, Defaults defaults, std::string option,
+                 std::string note,
+                 std::function<Result<std::string>(const std::string& value)> convert);
+// Whether a step is prepared while another one runs.
+LmiKey Overlap(std::string_view name, Defaults defaults, std::string note);
+// Without effect, because ...
+LmiKey Ignored(std::string_view name, Defaults defaults, std::string why,
+               std::string_view neutral = {});
+// Takes the values in `neutral` ("auto|trtllm"), and refuses all others: `refusal` follows the
+// value.
+LmiKey Only(std::string_view name, LmiValue type, Defaults defaults, std::string_view neutral,
+            std::string refusal);
+// Refuses `refused`, and ignores all other values.
+LmiKey Except(std::string_view name, LmiValue type, Defaults defaults, std::string_view refused,
+              std::string refusal, std::string note);
+
+// Of members of LmiSettings. kField is a function from LmiSettings& to the member.
+template <auto kField>
+LmiKey Text(std::string_view name, Defaults defaults, std::string note) {
+  return {.name = name,
+          .type = LmiValue::kText,
+          .defaults = std::move(defaults),
+          .effect = LmiEffect::kSetting,
+          .option = {},
+          .note = std::move(note),
+          .take = [](const std::string& value, LmiSettings& settings) -> Status {
+            std::invoke(kField, settings) = value;
+            return {};
+          }};
+}
+
+template <auto kField>
+LmiKey Bool(std::string_view name, Defaults defaults, std::string note) {
+  return {.name = name,
+          .type = LmiValue::kBool,
+          .defaults = std::move(defaults),
+          .effect = LmiEffect::kSetting,
+          .option = {},
+          .note = std::move(note),
+          .take = [](const std::string& value, LmiSettings& settings) -> Status {
+            TANDEM_ASSIGN_OR_RETURN(std::invoke(kField, settings), ParseBool(value));
+            return {};
+          }};
+}
+
+template <auto kField>
+LmiKey Integer(std::string_view name, Defaults defaults, int64_t min, int64_t max, std::string note,
+               std::string option = {}) {
+  return {.name = name,
+          .type = LmiValue::kInteger,
+          .defaults = std::move(defaults),
+          .effect = option.empty() ? LmiEffect::kSetting : LmiEffect::kOption,
+          .option = std::move(option),
+          .note = std::move(note),
+          .take = [min, max](const std::string& value, LmiSettings& settings) -> Status {
+            TANDEM_ASSIGN_OR_RETURN(const int64_t number, ParseInteger(value, min, max));
+            auto& field = std::invoke(kField, settings);
+            field = static_cast<std::remove_cvref_t<decltype(field)>>(number);
+            return {};
+          }};
+}
+
+template <auto kField>
+LmiKey Number(std::string_view name, Defaults defaults, double min, double max, std::string note) {
+  return {.name = name,
+          .type = LmiValue::kNumber,
+          .defaults = std::move(defaults),
+          .effect = LmiEffect::kSetting,
+          .option = {},
+          .note = std::move(note),
+          .take = [min, max](const std::string& value, LmiSettings& settings) -> Status {
+            TANDEM_ASSIGN_OR_RETURN(std::invoke(kField, settings), ParseNumber(value, min, max));
+            return {};
+          }};
+}
+
+LmiKey WithDefaultSet(LmiKey key);
+LmiKey WithDefaultOnGpu(LmiKey key);
+
+// The tables.
+std::span<const LmiKey> ModelKeys();
+std::span<const LmiKey> TrtLlmKeys();
+std::span<const LmiKey> LlmApiKeys();
+std::span<const LmiKey> QuantizationKeys();
+std::span<const LmiKey> ServerKeys();
+
+}  // namespace tandem::apps::lmi_rows

@@ -1,0 +1,388 @@
+#include "apps/lmi/serving.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
+#include "apps/cli/file_options.h"
+#include "apps/lmi/folder.h"
+#include "apps/models/config_rows.h"
+#include "apps/models/devices.h"
+#include "apps/models/local_model.h"
+#include "apps/models/session.h"
+#include "base/file.h"
+#include "base/log.h"
+#include "engine_folder/source.h"
+#include "ops/backend.h"
+#include "runtime/option_rows.h"
+#include "serve/http/listen.h"
+#include "sources/model_source.h"
+
+namespace tandem::apps {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct LmiOptions {
+  bool as_lmi = false;
+  int generation = 26;
+};
+
+const BoundOptions<LmiOptions>& Rows() {
+  constexpr std::string_view kGroup = "As SageMaker's LMI containers have them";
+  static const BoundOptions<LmiOptions> rows({
+      BindOption<LmiOptions, &LmiOptions::as_lmi>(
+          {.name = "as_lmi",
+           .meaning = "Start as an LMI container does: on port 8080 of all addresses, with the "
+                      "models of MODEL or of /opt/ml/model, serving.properties and the "
+                      "environment. So without it too where there is no MODEL but SageMaker's "
+                      "folder or environment, and if MODEL holds serving.properties, but then on "
+                      "127.0.0.1",
+           .group = kGroup}),
+      BindChoice<LmiOptions, &LmiOptions::generation>(
+          {.name = "lmi_generation",
+           .meaning = "Release of the container whose defaults and form of answers hold",
+           .group = kGroup},
+          {{"0.26", 26},
+           {"0.27", 27},
+           {"0.28", 28},
+           {"0.29", 29},
+           {"0.30", 30},
+           {"0.31", 31},
+           {"0.32", 32},
+           {"0.33", 33},
+           {"0.34", 34},
+           {"0.35", 35},
+           {"0.36", 36}}),
+  });
+  return rows;
+}
+
+constexpr std::string_view kAddress = "http://0.0.0.0:8080";
+constexpr std::string_view kProperties = "serving.properties";
+
+std::string Variable(const Environment& environment, std::string_view name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? std::string() : found->second;
+}
+
+bool IsDirectory(const fs::path& path) {
+  std::error_code ignored;
+  return fs::is_directory(path, ignored);
+}
+
+bool IsTrue(const std::string& value) {
+  return value == "true" || value == "True" || value == "TRUE" || value == "1";
+}
+
+// Whether this start is an LMI container's.
+Result<bool> IsAsked(const Environment& environment, const OptionValues& values) {
+  const ModelOptions models = ModelOptionRows().Read(values);
+  const bool as_lmi = Rows().Read(values).as_lmi;
+  const OptionSpec* llgtrt = values.Find("as_llgtrt");
+  const OptionSpec* repository = values.Find("model_repo");
+  for (const OptionSpec* other : {llgtrt, repository}) {
+    if (other == nullptr || !values.IsSet(*other)) continue;
+    if (!as_lmi) return false;
+    return InvalidArgument(
+        fmt::format("--as_lmi: contradicts --{}; leave out one of the two", other->name));
+  }
+  if (as_lmi) return true;
+  if (!models.target.empty()) return IsLmiFolder(models.target);
+  if (!models.dummy.empty() || !models.draft.empty()) return false;
+  return IsLmiEnvironment(environment);
+}
+
+// Lengths that come from keys, their defaults above all, are those of the largest models: a smaller
+// model serves what it can.
+Status BoundLengths(const OptionValues& base, const LmiConfig& config, OptionValues& values) {
+  const OptionSpec& whole = EngineOptionRows().RowOf<&EngineOptions::max_seq_len>();
+  const OptionSpec& input = EngineOptionRows().RowOf<&EngineOptions::max_input_len>();
+  if (base.IsSet(whole)) return {};
+  const auto model = OpenModel(ModelOptionRows().Read(values).target, std::nullopt,
+                               ConfigOptionRows().Read(values));
+  if (!model.ok()) return {};  // the session tells
+  const int64_t positions = model->spec().max_positions;
+  if (values.Int(whole) <= positions) return {};
+  for (const std::string_view key :
+       {"option.max_seq_len", "option.max_input_len", "option.max_output_len"}) {
+    const auto given = config.given().find(key);
+    if (given == config.given().end()) continue;
+    LogWarning(
+        "{}: sequences of {} tokens are asked for; the model has {} positions, which are "
+        "served",
+        given->second.where, values.Int(whole), positions);
+    break;
+  }
+  TANDEM_RETURN_IF_ERROR(values.Set(whole.name, {std::to_string(positions)}, whole.name));
+  if (base.IsSet(input) || values.Int(input) < positions || positions < 2) return {};
+  return values.Set(input.name, {std::to_string(positions - 1)}, input.name);
+}
+
+struct Address {
+  std::string host;
+  std::string port;
+  bool https = false;
+};
+
+// "http://0.0.0.0:8080"
+Result<Address> ParseAddress(std::string_view text) {
+  const Status error = InvalidArgument(
+      fmt::format("inference_address: '{}' is no address of the form {}", text, kAddress));
+  Address address;
+  address.https = text.starts_with("https://");
+  if (!address.https && !text.starts_with("http://")) return error;
+  text.remove_prefix(address.https ? 8 : 7);
+  if (text.ends_with('/')) text.remove_suffix(1);
+  const size_t colon = text.rfind(':');
+  // An IPv6 address is written in brackets.
+  const bool has_port =
+      colon != std::string_view::npos && text.find(']', colon) == std::string_view::npos;
+  address.host = text.substr(0, has_port ? colon : text.size());
+  address.port = has_port ? std::string(text.substr(colon + 1)) : address.https ? "8443" : "8080";
+  if (address.host.starts_with('[') && address.host.ends_with(']')) {
+    address.host = address.host.substr(1, address.host.size() - 2);
+  }
+  if (address.host.empty() || address.port.empty()) return error;
+  return address;
+}
+
+}  // namespace
+
+std::vector<OptionSpec> LmiOptionRows() { return Join({Rows().specs()}); }
+
+LmiAccess SystemLmiAccess(const OptionValues& values, std::function<Status()> check) {
+  return {.fetch = [values, check = std::move(check)](const std::string& source,
+                                                      const std::string& revision,
+                                                      bool with_weights) -> Result<fs::path> {
+    if (!IsRemoteSource(source) && !NameExists(source)) {
+      return NotFound(source + ": does not exist");
+    }
+    OptionValues own = values;
+    if (!revision.empty()) {
+      TANDEM_RETURN_IF_ERROR(SetUnlessSet(
+          own, SourceOptionRows().RowOf<&SourceChoice::revision>().name, revision, "revision"));
+    }
+    return with_weights ? LocalModel(source, own, check) : LocalTokenizer(source, own, check);
+  }};
+}
+
+Result<std::optional<LmiServing>> LmiServing::Take(const Environment& environment,
+                                                   OptionValues& values) {
+  TANDEM_ASSIGN_OR_RETURN(const bool is_asked, IsAsked(environment, values));
+  if (!is_asked) return std::optional<LmiServing>();
+  LmiServing serving;
+  serving.environment_ = environment;
+  serving.context_.generation = Rows().Read(values).generation;
+  serving.is_container_ =
+      Rows().Read(values).as_lmi || ModelOptionRows().Read(values).target.empty();
+  serving.context_.on_gpu =
+      ops::NumCudaDevices() > 0 && !BackendOptionRows().Read(values).device.starts_with("cpu");
+  TANDEM_RETURN_IF_ERROR(serving.TakeServer(values));
+  LmiSettings settings = serving.server_.settings();
+  const fs::path target = ModelOptionRows().Read(values).target;
+  if (!target.empty()) settings.load_models.clear();
+  settings.http.multi_model = values.Flag(*values.Find("multi_model")) ||
+                              IsTrue(Variable(environment, "SAGEMAKER_MULTI_MODEL"));
+  settings.http.needs_all_ready = IsTrue(Variable(environment, "SAGEMAKER_HEALTH_CHECK_OVERRIDE"));
+  serving.store_ = !target.empty()                ? target
+                   : settings.model_store.empty() ? LmiStore(environment)
+                                                  : fs::path(settings.model_store);
+  TANDEM_ASSIGN_OR_RETURN(serving.places_, FindLmiModels(environment, settings, serving.store_));
+  serving.context_.num_models = static_cast<int>(serving.places_.size());
+  serving.http_ = settings.http;
+  for (size_t i = 0; i < serving.places_.size(); ++i) {
+    const std::string& url = serving.places_[i].url;
+    const fs::path folder = IsDirectory(url) ? fs::path(url) : fs::path();
+    TANDEM_ASSIGN_OR_RETURN(const Model model, serving.ReadModel(serving.places_[i], i, folder));
+    if (i > 0) continue;
+    const serve::lmi::Settings& own = model.config.settings().http;
+    serve::lmi::Settings& http = serving.http_;
+    http.output_formatter = own.output_formatter;
+    http.tgi_compat = own.tgi_compat;
+    http.predict_timeout = own.predict_timeout;
+    http.job_queue_size = own.job_queue_size;
+    http.batch_size = own.batch_size;
+    http.max_batch_delay_ms = own.max_batch_delay_ms;
+    http.max_idle_s = own.max_idle_s;
+  }
+  return std::optional<LmiServing>(std::move(serving));
+}
+
+serve::lmi::Settings LmiServing::HttpWith(const serve::lmi::Settings& command_line) const {
+  serve::lmi::Settings settings = http_;
+  settings.tgi_compat = settings.tgi_compat || command_line.tgi_compat;
+  return settings;
+}
+
+// The server's own keys.
+Status LmiServing::TakeServer(OptionValues& values) {
+  const std::string home = Variable(environment_, "MODEL_SERVER_HOME");
+  const fs::path path = fs::path(home.empty() ? "/opt/djl" : home) / "conf/config.properties";
+  LmiFile file;
+  if (NameExists(path)) {
+    TANDEM_ASSIGN_OR_RETURN(file, ReadLmiFile(path));
+    config_file_ = path;
+  }
+  server_keys_ = LmiServerKeys(environment_, file);
+  TANDEM_ASSIGN_OR_RETURN(server_, LmiConfig::ForServer(server_keys_, context_));
+  for (const std::string& note : server_.notes()) LogWarning("{}", note);
+  TANDEM_RETURN_IF_ERROR(server_.SetOptions(values));
+  return TakeAddress(values);
+}
+
+Status LmiServing::TakeAddress(OptionValues& values) const {
+  const LmiSettings& settings = server_.settings();
+  const std::string& given = settings.inference_address;
+  TANDEM_ASSIGN_OR_RETURN(Address address, ParseAddress(given.empty() ? kAddress : given));
+  const std::string bound = Variable(environment_, "SAGEMAKER_BIND_TO_PORT");
+  if (!bound.empty()) address.port = bound;
+  if (settings.port) address.port = std::to_string(*settings.port);
+  // A folder that somebody tries on a machine of theirs is nobody else's.
+  if (is_container_ || !given.empty()) {
+    TANDEM_RETURN_IF_ERROR(SetUnlessSet(values, "host", address.host, "inference_address"));
+  }
+  TANDEM_RETURN_IF_ERROR(SetUnlessSet(values, "port", address.port,
+                                      settings.port   ? "SERVING_PORT"
+                                      : bound.empty() ? "inference_address"
+                                                      : "SAGEMAKER_BIND_TO_PORT"));
+  if (address.https) {
+    if (settings.certificate_file.empty() || settings.private_key_file.empty()) {
+      return InvalidArgument(
+          "inference_address: https needs certificate_file and private_key_file (PEM)");
+    }
+    TANDEM_RETURN_IF_ERROR(
+        SetUnlessSet(values, "tls_cert_file", settings.certificate_file, "certificate_file"));
+    TANDEM_RETURN_IF_ERROR(
+        SetUnlessSet(values, "tls_key_file", settings.private_key_file, "private_key_file"));
+  }
+  // Whoever runs the container decides who reaches its port.
+  const bool has_key =
+      values.IsSet(*values.Find("api_key")) || values.IsSet(*values.Find("api_key_file"));
+  if (has_key || serve::IsLoopback(values.Text(*values.Find("host")))) return {};
+  return SetUnlessSet(values, "insecure", "true", "LMI");
+}
+
+Result<LmiServing::Model> LmiServing::ReadModel(const LmiModelPlace& place, size_t number,
+                                                const fs::path& folder) const {
+  LmiFile file;
+  if (!folder.empty() && NameExists(folder / kProperties)) {
+    TANDEM_ASSIGN_OR_RETURN(file, ReadLmiFile(folder / kProperties));
+  }
+  LmiGivenKeys given = LmiModelKeys(environment_, server_keys_, file);
+  for (const auto& [key, value] : place.keys) given.emplace(key, value);
+  if (!place.engine.empty()) given.emplace("engine", LmiGiven{place.engine, "load_models"});
+  if (!place.devices.empty()) {
+    given.insert_or_assign("load_on_devices", LmiGiven{place.devices, "load_models"});
+  }
+  LmiContext context = context_;
+  context.model = static_cast<int>(number);
+  Model read;
+  TANDEM_ASSIGN_OR_RETURN(read.config, LmiConfig::ForModel(std::move(given), context));
+  read.folder = folder;
+  if (!folder.empty() && NameExists(folder / "model.py") &&
+      read.config.settings().sources.entry_point.empty()) {
+    return InvalidArgument(fmt::format(
+        "{}: is a handler in Python, and no Python is run; to serve the model without it, remove "
+        "it, or set option.entryPoint=djl_python.tensorrt_llm in serving.properties",
+        (folder / "model.py").string()));
+  }
+  return read;
+}
+
+// The local folder that the model is in.
+Result<fs::path> LmiServing::SourceOf(const Model& model, const LmiAccess& access) const {
+  const LmiSources& sources = model.config.settings().sources;
+  const std::string& id = sources.model_id;
+  if (id.empty()) {
+    if (!model.folder.empty()) return model.folder;
+    return InvalidArgument("option.model_id: is missing, and there is no folder with a model");
+  }
+  if (const fs::path named = FolderOfId(model.folder, id); IsDirectory(named)) return named;
+  if (fs::path(id).is_absolute() && !NameExists(id)) {
+    return NotFound(fmt::format("option.model_id: {} does not exist", id));
+  }
+  Result<fs::path> fetched = access.fetch(id, sources.revision, true);
+  if (!fetched.ok()) return fetched.status().Annotate("option.model_id");
+  return fetched;
+}
+
+Result<OptionValues> LmiServing::ModelValues(size_t model, const OptionValues& values,
+                                             const LmiAccess& access) const {
+  return ValuesOf(places_[model], model, values, access);
+}
+
+Result<OptionValues> LmiServing::AddedModelValues(const std::string& url,
+                                                  const OptionValues& values,
+                                                  const LmiAccess& access) const {
+  LmiModelPlace place;
+  place.url = LocateLmiModel(url, store_);
+  return ValuesOf(place, places_.size(), values, access);
+}
+
+Result<OptionValues> LmiServing::ValuesOf(const LmiModelPlace& place, size_t number,
+                                          const OptionValues& base, const LmiAccess& access) const {
+  fs::path folder = place.url;
+  if (!place.url.empty() && !IsDirectory(folder)) {
+    TANDEM_ASSIGN_OR_RETURN(folder, access.fetch(place.url, {}, true));
+    TANDEM_ASSIGN_OR_RETURN(folder, DescendLmiFolder(folder));
+  }
+  TANDEM_ASSIGN_OR_RETURN(const Model read, ReadModel(place, number, folder));
+  const LmiSettings& settings = read.config.settings();
+  for (const std::string& note : read.config.notes()) LogWarning("{}", note);
+  if (!folder.empty() && NameExists(folder / "requirements.txt")) {
+    LogWarning("{}: no effect: no Python is run", (folder / "requirements.txt").string());
+  }
+  TANDEM_ASSIGN_OR_RETURN(const fs::path source, SourceOf(read, access));
+  TANDEM_ASSIGN_OR_RETURN(LmiFolder found, FindServableFolder(source));
+  if (!found.note.empty()) LogWarning("{}", found.note);
+  OptionValues values = base;
+  const auto set = [&]<auto kField>(const fs::path& path, std::string_view where) {
+    const std::string_view name = ModelOptionRows().RowOf<kField>().name;
+    return path.empty() ? Status() : SetUnlessSet(values, name, path.string(), where);
+  };
+  // MODEL names the store.
+  TANDEM_RETURN_IF_ERROR(values.Set(ModelOptionRows().RowOf<&ModelOptions::target>().name,
+                                    {found.path.string()}, "option.model_id"));
+  if (!settings.sources.tokenizer.empty()) {
+    fs::path tokenizer = settings.sources.tokenizer;
+    if (!IsDirectory(tokenizer)) {
+      TANDEM_ASSIGN_OR_RETURN(tokenizer, access.fetch(settings.sources.tokenizer,
+                                                      settings.sources.tokenizer_revision, false));
+    }
+    found.tokenizer = tokenizer;
+  }
+  TANDEM_RETURN_IF_ERROR(
+      set.operator()<&ModelOptions::tokenizer_dir>(found.tokenizer, "option.tokenizer"));
+  if (const std::string& id = settings.sources.draft_model_id; !id.empty()) {
+    fs::path draft_folder = FolderOfId(folder, id);
+    if (!IsDirectory(draft_folder)) {
+      TANDEM_ASSIGN_OR_RETURN(draft_folder, access.fetch(id, {}, true));
+    }
+    TANDEM_ASSIGN_OR_RETURN(const LmiFolder servable, FindServableFolder(draft_folder));
+    TANDEM_RETURN_IF_ERROR(
+        set.operator()<&ModelOptions::draft>(servable.path, "option.draft_model_id"));
+  }
+  TANDEM_RETURN_IF_ERROR(read.config.SetOptions(values));
+  TANDEM_RETURN_IF_ERROR(BoundLengths(base, read.config, values));
+  return values;
+}
+
+Result<std::string> LmiServing::Show() const {
+  std::string out = "# The server";
+  out += config_file_.empty() ? "\n" : fmt::format(" ({})\n", config_file_.string());
+  out += server_.Show();
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const fs::path folder = IsDirectory(places_[i].url) ? fs::path(places_[i].url) : fs::path();
+    TANDEM_ASSIGN_OR_RETURN(const Model model, ReadModel(places_[i], i, folder));
+    out += fmt::format("\n# The model {}{}{}\n", places_[i].name,
+                       places_[i].url.empty() ? "" : " in ", places_[i].url);
+    for (const std::string& note : model.config.notes()) out += fmt::format("# note: {}\n", note);
+    out += model.config.Show();
+  }
+  return out;
+}
+
+}  // namespace tandem::apps

@@ -1,0 +1,107 @@
+#include "apps/models/devices.h"
+
+#include <fmt/core.h>
+
+#include <charconv>
+#include <string_view>
+#include <system_error>
+
+#include "base/cores.h"
+
+namespace tandem::apps {
+namespace {
+
+constexpr int kMostThreadsPerCore = 4;
+
+bool IsCpu(const BackendOptions& options) {
+  return options.device == "cpu" || (options.device == "auto" && ops::NumCudaDevices() == 0);
+}
+
+Result<std::unique_ptr<ops::Backend>> MakeCpu(const ops::CpuOptions& options) {
+  auto backend = ops::MakeCpuBackend(options);
+  if (!backend.ok()) return backend.status().Annotate("--isa");
+  return backend;
+}
+
+// The number in "cuda:1"; 0 for "cuda".
+Result<int> ParseCudaDevice(std::string_view device) {
+  constexpr std::string_view kCuda = "cuda";
+  int index = 0;
+  std::string_view number = device;
+  if (device.starts_with(kCuda)) number.remove_prefix(kCuda.size());
+  if (number.empty()) return index;
+  const char* begin = number.data() + 1;
+  const char* end = number.data() + number.size();
+  const auto [rest, error] = std::from_chars(begin, end, index);
+  if (number.front() != ':' || begin == end || error != std::errc{} || rest != end) {
+    return InvalidArgument(
+        fmt::format("--device: '{}' is none of auto, cpu, cuda, cuda:0, cuda:1 ...", device));
+  }
+  return index;
+}
+
+}  // namespace
+
+const BoundOptions<BackendOptions>& BackendOptionRows() {
+  constexpr std::string_view kMachine = "Machine";
+  static const BoundOptions<BackendOptions> rows({
+      BindOption<BackendOptions, &BackendOptions::device>(
+          {.name = "device",
+           .meaning = "cpu, cuda or cuda:N; auto: the first GPU where there is one",
+           .group = kMachine}),
+      BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cuda.batch_invariant; }>(
+          {.name = "batch_invariant",
+           .meaning = "GPU: results that do not depend on the other sequences of a step, without "
+                      "the fastest kernels (a CPU's results never depend on them)",
+           .group = kMachine}),
+      BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cpu.num_threads; }>(
+          {.name = "threads",
+           .meaning = "Compute threads, at most four per core; 0: one per core",
+           .group = kMachine,
+           .min = 0,
+           .max = 1024}),
+      BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cpu.pin_threads; }>(
+          {.name = "pin_threads",
+           .meaning = "Bind each compute thread to a core",
+           .group = kMachine}),
+      BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cpu.isa; }>(
+          {.name = "isa",
+           .meaning = "Instruction set of the kernels; auto: chosen by a short measurement",
+           .group = kMachine}),
+  });
+  return rows;
+}
+
+Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options) {
+  if (const int cores = AvailableCores(); options.cpu.num_threads > kMostThreadsPerCore * cores) {
+    return InvalidArgument(fmt::format(
+        "--threads {}: this process has {} core{}, and takes at most {} threads per core, because "
+        "they wait for each other without sleeping; 0 takes one per core",
+        options.cpu.num_threads, cores, cores == 1 ? "" : "s", kMostThreadsPerCore));
+  }
+  if (IsCpu(options)) return MakeCpu(options.cpu);
+  ops::CudaOptions cuda = options.cuda;
+  if (options.device != "auto") {
+    TANDEM_ASSIGN_OR_RETURN(cuda.device, ParseCudaDevice(options.device));
+  }
+  auto backend = ops::MakeCudaBackend(cuda);
+  if (!backend.ok()) return backend.status().Annotate("--device");
+  return backend;
+}
+
+Result<std::shared_ptr<ops::Backend>> SharedDevices::BackendFor(const BackendOptions& options) {
+  const MutexLock lock(mutex_);
+  if (IsCpu(options) && cpu_ != nullptr) return cpu_;
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ops::Backend> backend, MakeBackend(options));
+  if (IsCpu(options)) cpu_ = backend;
+  return backend;
+}
+
+std::shared_ptr<Turns> SharedDevices::TurnsOf(Device device) {
+  const MutexLock lock(mutex_);
+  std::shared_ptr<Turns>& turns = turns_[{device.kind, device.index}];
+  if (turns == nullptr) turns = std::make_shared<Turns>();
+  return turns;
+}
+
+}  // namespace tandem::apps

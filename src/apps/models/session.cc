@@ -1,0 +1,548 @@
+#include "apps/models/session.h"
+
+#include <fmt/core.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <utility>
+
+#include "apps/models/artifact.h"
+#include "apps/models/config_rows.h"
+#include "apps/models/load_quantization.h"
+#include "apps/models/local_model.h"
+#include "apps/models/quantized_model.h"
+#include "base/log.h"
+#include "runtime/cache/model_index.h"
+#include "runtime/option_rows.h"
+
+namespace tandem::apps {
+namespace {
+
+// How Hugging Face folders are read.
+struct FolderOptions {
+  std::optional<DType> dtype;  // of the arithmetic; else their own
+};
+
+const BoundOptions<FolderOptions>& FolderOptionRows() {
+  static const BoundOptions<FolderOptions> rows({
+      BindChoice<FolderOptions, &FolderOptions::dtype>(
+          {.name = "dtype",
+           .meaning =
+               "Type that Hugging Face folders are computed in, target and draft; auto: each "
+               "in its own. Checkpoints and engines have theirs",
+           .group = "Models"},
+          {{"auto", std::nullopt},
+           {"float16", DType::kF16},
+           {"bfloat16", DType::kBF16},
+           {"float32", DType::kF32}}),
+  });
+  return rows;
+}
+
+bool IsPairFolder(const std::filesystem::path& folder) {
+  std::error_code ignored;
+  return std::filesystem::is_directory(folder / "target", ignored);
+}
+
+std::filesystem::path ExecutableFolder() {
+  std::array<char, 4096> path{};
+  const ssize_t length = ::readlink("/proc/self/exe", path.data(), path.size());
+  if (length <= 0) return {};
+  return std::filesystem::path(std::string(path.data(), static_cast<size_t>(length))).parent_path();
+}
+
+// A model whose weights are not packed yet.
+struct Opened {
+  LoadedModel model;
+  ModelSource source;
+};
+
+Opened WithName(ModelSource source, std::string name) {
+  Opened opened;
+  opened.model = {
+      .name = std::move(name), .path = {}, .folder = source.tokenizer_dir, .spec = source.spec()};
+  opened.source = std::move(source);
+  return opened;
+}
+
+std::filesystem::path WholePath(const std::filesystem::path& path) {
+  std::error_code error;
+  const std::filesystem::path canonical = std::filesystem::weakly_canonical(path, error);
+  return error ? path : canonical;
+}
+
+// "dictionary/target": the last folder alone is often a role or a version.
+std::string NameOf(const std::filesystem::path& path) {
+  const std::filesystem::path whole = WholePath(path);
+  return (whole.parent_path().filename() / whole.filename()).string();
+}
+
+Result<Opened> OpenFolder(const std::filesystem::path& path, const std::string& name,
+                          std::optional<DType> dtype, const ConfigOptions& config) {
+  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenModel(path, dtype, config));
+  Opened opened = WithName(std::move(source), name);
+  opened.model.path = WholePath(path);
+  return opened;
+}
+
+Result<Opened> OpenShape(const std::filesystem::path& path, const DummyOptions& options,
+                         const ConfigOptions& config) {
+  TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenDummy(path, options, config));
+  Opened opened = WithName(std::move(source), "dummy " + path.stem().string());
+  opened.model.map.emplace(options, opened.model.spec.vocab_size);
+  return opened;
+}
+
+struct OpenedPair {
+  Opened target;
+  std::unique_ptr<Opened> draft;
+  bool embedded = false;
+};
+
+DummyOptions MakeDummyOptions(const SessionOptions& options, ops::Backend& backend,
+                              double agreement) {
+  return {
+      .agreement = agreement, .num_threads = options.backend.cpu.num_threads, .backend = &backend};
+}
+
+Result<Opened> OpenDummyDraft(const SessionOptions& options, double acceptance,
+                              const ModelSpec& target, ops::Backend& backend) {
+  TANDEM_ASSIGN_OR_RETURN(Opened draft, OpenShape(options.models.draft_dummy,
+                                                  MakeDummyOptions(options, backend, acceptance),
+                                                  options.models.config.OfDraft()));
+  if (target.vocab_size != draft.model.spec.vocab_size) {
+    return InvalidArgument(
+        fmt::format("--draft_dummy: its vocabulary of {} tokens is not the target's of {}",
+                    draft.model.spec.vocab_size, target.vocab_size));
+  }
+  return draft;
+}
+
+bool WithoutDraft(const SessionOptions& options) {
+  return options.engine.draft_mode == DraftMode::kOff;
+}
+
+Result<OpenedPair> OpenDummyPair(const SessionOptions& options, ops::Backend& backend) {
+  const ModelOptions& models = options.models;
+  OpenedPair pair;
+  TANDEM_ASSIGN_OR_RETURN(
+      pair.target, OpenShape(models.dummy, MakeDummyOptions(options, backend, 1.0), models.config));
+  if (models.draft_dummy.empty() || WithoutDraft(options)) return pair;
+  TANDEM_ASSIGN_OR_RETURN(
+      Opened draft, OpenDummyDraft(options, models.acceptance, pair.target.model.spec, backend));
+  pair.draft = std::make_unique<Opened>(std::move(draft));
+  return pair;
+}
+
+// Models as they were asked for, where that was no folder.
+struct ModelNames {
+  std::string target;
+  std::string draft;
+};
+
+// Replaces what is to be downloaded or unpacked by folders.
+Result<ModelNames> FetchModels(const OptionValues& values, SessionOptions& options,
+                               const std::function<Status()>& check) {
+  ModelOptions& models = options.models;
+  ModelNames names;
+  const auto fetch = [&](std::filesystem::path& model, std::string& name) -> Status {
+    TANDEM_ASSIGN_OR_RETURN(std::filesystem::path folder, LocalModel(model, values, check));
+    if (folder != model) name = model.string();
+    model = std::move(folder);
+    return {};
+  };
+  TANDEM_RETURN_IF_ERROR(fetch(models.target, names.target));
+  if (!WithoutDraft(options)) TANDEM_RETURN_IF_ERROR(fetch(models.draft, names.draft));
+  TANDEM_ASSIGN_OR_RETURN(models.tokenizer_dir,
+                          LocalTokenizer(models.tokenizer_dir, values, check));
+  return names;
+}
+
+// The folders of a pair. `opened`: that of the target, which for an artifact and for a model that
+// is quantized at load is another one than the named one.
+struct PairFolders {
+  std::filesystem::path target;
+  std::filesystem::path opened;
+  std::filesystem::path draft;                    // empty without one
+  std::string target_name = {}, draft_name = {};  // for people
+  bool embedded = false;
+};
+
+// Quantizes the target if that is asked for and was not done before; without a console, which tells
+// of it, that is an error. Nothing for a dummy.
+Result<PairFolders> FindFolders(const SessionOptions& options, const ModelNames& names,
+                                const LoadQuantization& load, std::optional<DType> dtype,
+                                const Console* console, const std::function<Status()>& check) {
+  const ModelOptions& models = options.models;
+  PairFolders folders{.target = models.target, .opened = {}, .draft = models.draft};
+  const std::optional<CalibratedQuantization> quantization = load.Asked();
+  if (quantization && models.quantize) {
+    return InvalidArgument(
+        "--quantize, --weights: both say how weights are quantized; leave out one of the two");
+  }
+  if (!models.dummy.empty()) {
+    if (!quantization) return folders;
+    return InvalidArgument(
+        "--quantize: a dummy has no weights to calibrate; --weights rounds them");
+  }
+  if (models.target.empty()) {
+    if (!models.draft.empty()) return InvalidArgument("--draft: names a draft without a target");
+    TANDEM_ASSIGN_OR_RETURN(const std::filesystem::path pair, EmbeddedPairFolder());
+    folders.target = pair / "target";
+    folders.draft = pair / "draft";
+    folders.embedded = true;
+  }
+  folders.target_name = names.target.empty() ? NameOf(folders.target) : names.target;
+  folders.draft_name = names.draft.empty() ? NameOf(folders.draft) : names.draft;
+  TANDEM_ASSIGN_OR_RETURN(folders.opened, EngineOfArtifact(folders.target));
+  if (!folders.draft.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(folders.draft, EngineOfArtifact(folders.draft));
+  }
+  if (!quantization) return folders;
+  TANDEM_ASSIGN_OR_RETURN(folders.opened,
+                          QuantizedModel(folders.opened, *quantization,
+                                         {.tokenizer_dir = models.tokenizer_dir,
+                                          .config = models.config,
+                                          .dtype = dtype ? std::string(DTypeName(*dtype)) : "auto",
+                                          .calib_dataset = load.calib_dataset,
+                                          .only_kept = console == nullptr,
+                                          .backend = options.backend,
+                                          .console = console,
+                                          .check = check}));
+  return folders;
+}
+
+Result<OpenedPair> OpenPair(const SessionOptions& options, const PairFolders& folders,
+                            std::optional<DType> dtype, ops::Backend& backend) {
+  if (!options.models.dummy.empty()) return OpenDummyPair(options, backend);
+  const std::filesystem::path& draft = folders.draft;
+  OpenedPair pair;
+  pair.embedded = folders.embedded;
+  TANDEM_ASSIGN_OR_RETURN(
+      pair.target, OpenFolder(folders.opened, folders.target_name, dtype, options.models.config));
+  if (!draft.empty() && !WithoutDraft(options)) {
+    TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenFolder(draft, folders.draft_name, dtype,
+                                                      options.models.config.OfDraft()));
+    pair.draft = std::make_unique<Opened>(std::move(opened));
+  }
+  return pair;
+}
+
+// An engine folder's limits apply to the options; a warning says when an option is lowered. An
+// engine may have been built for more positions than its model has.
+void ApplyLimits(const OptionValues& values, const BuildLimits& limits, const ModelSpec& spec,
+                 EngineOptions& engine) {
+  const auto bound = [&]<auto kField>(int64_t limit) {
+    const OptionSpec& row = EngineOptionRows().RowOf<kField>();
+    int32_t& value = engine.*kField;
+    const auto narrow = static_cast<int32_t>(std::min<int64_t>(limit, INT32_MAX));
+    if (narrow <= 0 || (value > 0 && value <= narrow)) return;
+    if (values.IsSet(row) && value > narrow) {
+      LogWarning("--{} {}: the engine was built for {}, which is used", row.name, value, narrow);
+    }
+    value = narrow;
+  };
+  bound.operator()<&EngineOptions::max_batch_size>(limits.max_batch_size);
+  bound.operator()<&EngineOptions::max_num_tokens>(limits.max_num_tokens);
+  bound.operator()<&EngineOptions::max_seq_len>(std::min(limits.max_seq_len, spec.max_positions));
+  bound.operator()<&EngineOptions::max_input_len>(limits.max_input_len);
+  bound.operator()<&EngineOptions::max_draft_len>(limits.max_draft_len);
+  if (!values.IsSet(EngineOptionRows().RowOf<&EngineOptions::kv_cache_dtype>())) {
+    engine.kv_cache_dtype = limits.kv_cache_dtype;
+  }
+  // A draft length that is asked for is one option and sets more than that limit.
+  if (limits.max_draft_len > 0 && engine.fixed_draft_len > limits.max_draft_len) {
+    LogWarning("--draft_len {}: the engine was built for {}, which is used", engine.fixed_draft_len,
+               limits.max_draft_len);
+    engine.fixed_draft_len = static_cast<int32_t>(limits.max_draft_len);
+  }
+}
+
+// As many positions as will be served.
+int64_t PositionsOf(const ModelSpec& spec, const EngineOptions& engine) {
+  const int64_t longest = engine.max_seq_len;
+  return longest > 0 ? std::min(longest, spec.max_positions) : spec.DefaultPositions();
+}
+
+// A prompt leaves room for one token of output; a warning says when an option asks for more.
+void BoundInput(const OptionValues& values, const ModelSpec& spec, EngineOptions& engine) {
+  const int64_t longest = PositionsOf(spec, engine);
+  if (engine.max_input_len < longest) return;
+  if (const OptionSpec& row = EngineOptionRows().RowOf<&EngineOptions::max_input_len>();
+      values.IsSet(row)) {
+    LogWarning("--{} {}: a sequence has at most {} tokens, so a prompt has at most {}", row.name,
+               engine.max_input_len, longest, longest - 1);
+  }
+  engine.max_input_len = static_cast<int32_t>(longest - 1);
+}
+
+// How the target's or the draft's weights are kept.
+AskedFormat FormatOf(const SessionOptions& options, ModelIndex model) {
+  const bool draft = model == ModelIndex::kDraft;
+  return {.layers = options.models.quantize,
+          .head = draft ? std::nullopt : options.models.head,
+          .head_as_layers = draft};
+}
+
+// Under which other sessions find its weights. Those of a dummy are never shared: empty.
+std::string StoreKeyOf(const SessionOptions& options, const Opened& opened, ModelIndex index,
+                       const ops::Backend& backend) {
+  if (opened.model.path.empty()) return {};
+  return WeightStore::KeyOf(opened.model.path, opened.model.spec, backend,
+                            FormatOf(options, index));
+}
+
+Result<EngineModel> Load(Opened& opened, ModelIndex index, Session& session, WeightStore& store,
+                         Console& console) {
+  EngineModel model{.weights = nullptr, .name = opened.model.name};
+  const int64_t positions = PositionsOf(opened.model.spec, session.options.engine);
+  const std::string key = StoreKeyOf(session.options, opened, index, *session.backend);
+  model.weights = store.Find(key, positions);
+  if (model.weights == nullptr) {
+    const Turn turn(session.turns.get());
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Weights> loaded,
+                            LoadWeights(
+                                *opened.source.weights, *session.backend, positions,
+                                [&](double done) {
+                                  console.Progress("loading " + model.name, done);
+                                  turn.Yield();  // between layers others may serve
+                                },
+                                FormatOf(session.options, index)));
+    // The memory belongs to the backend, which so lives as long as the weights.
+    const Weights* const weights = loaded.get();
+    using Owners = std::pair<std::shared_ptr<ops::Backend>, std::shared_ptr<const Weights>>;
+    auto owners = std::make_shared<Owners>(session.backend, std::move(loaded));
+    model.weights = std::shared_ptr<const Weights>(std::move(owners), weights);
+    if (!key.empty()) store.Keep(key, model.weights);
+  }
+  opened.source.weights.reset();  // packed: the files need not stay mapped
+  return model;
+}
+
+Result<ModelMemory> MemoryOf(const SessionOptions& options, const Opened& opened, ModelIndex index,
+                             ops::Backend& backend) {
+  const ModelSpec& spec = opened.model.spec;
+  const AskedFormat kept = FormatOf(options, index);
+  const Status loadable = CheckLoadable(spec, backend, kept);
+  if ((kept.layers || kept.head) && loadable.code() == Code::kUnimplemented) {
+    return Unimplemented(loadable.message() + ": leave out --weights and --head_weights");
+  }
+  TANDEM_RETURN_IF_ERROR(loadable);
+  const int64_t positions = PositionsOf(spec, options.engine);
+  return ModelMemory{.spec = &spec,
+                     .weight_bytes = WeightBytes(spec, backend, positions, kept),
+                     .max_positions = positions};
+}
+
+// The parts of a session; nothing is loaded yet.
+struct Opening {
+  SessionOptions options;
+  std::shared_ptr<ops::Backend> backend;
+  OpenedPair pair;
+};
+
+// `console`: as FindFolders.
+Result<Opening> Open(const OptionValues& values, SharedResources& shared, const Console* console,
+                     const std::function<void(EngineOptions&)>& adjust = {}) {
+  Opening opening;
+  SessionOptions& options = opening.options;
+  options.models = ModelOptionRows().Read(values);
+  options.models.config = ConfigOptionRows().Read(values);
+  const std::optional<DType> dtype = FolderOptionRows().Read(values).dtype;
+  const LoadQuantization load = LoadQuantizationRows().Read(values);
+  NameIdleQuantization(values, load);
+  options.backend = BackendOptionRows().Read(values);
+  // Before there is a backend: quantizing needs the memory and the threads of its own.
+  TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options, shared.check));
+  TANDEM_ASSIGN_OR_RETURN(const PairFolders folders,
+                          FindFolders(options, names, load, dtype, console, shared.check));
+  TANDEM_ASSIGN_OR_RETURN(opening.backend, shared.devices.BackendFor(options.backend));
+  const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
+  options.engine = EngineOptionsFrom(values, on_gpu);
+  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, dtype, *opening.backend));
+  if (adjust) adjust(options.engine);
+  const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
+  const ModelSpec& spec = opening.pair.target.model.spec;
+  if (limits) ApplyLimits(values, *limits, spec, options.engine);
+  if (options.engine.max_seq_len == 0 && spec.DefaultPositions() < spec.max_positions) {
+    LogWarning(
+        "the model was trained for {} positions and scales them dynamically up to {}: {} are "
+        "served, without scaling; a larger --max_seq_len scales the positions of all prompts",
+        spec.DefaultPositions(), spec.max_positions, spec.DefaultPositions());
+  }
+  BoundInput(values, spec, options.engine);
+  return opening;
+}
+
+Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
+  ops::Backend& backend = *opening.backend;
+  const OpenedPair& pair = opening.pair;
+  TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
+                          MemoryOf(opening.options, pair.target, ModelIndex::kTarget, backend));
+  ModelMemory draft;
+  if (pair.draft) {
+    TANDEM_ASSIGN_OR_RETURN(draft,
+                            MemoryOf(opening.options, *pair.draft, ModelIndex::kDraft, backend));
+  }
+  const auto bytes_to_load = [&](const Opened& opened, ModelIndex index,
+                                 const ModelMemory& memory) {
+    const std::string key = StoreKeyOf(opening.options, opened, index, backend);
+    const auto found = store.Find(key, memory.max_positions);
+    return found == nullptr ? memory.weight_bytes : 0;
+  };
+  int64_t weight_bytes = bytes_to_load(pair.target, ModelIndex::kTarget, target);
+  if (pair.draft) weight_bytes += bytes_to_load(*pair.draft, ModelIndex::kDraft, draft);
+  const int64_t free_bytes = backend.FreeBytes();
+  if (weight_bytes > free_bytes) {
+    return FailedPrecondition(fmt::format("the weights need {}, {} are free",
+                                          FormatBytes(weight_bytes), FormatBytes(free_bytes)));
+  }
+  return PlanEngine(opening.options.engine, target, draft, backend, free_bytes - weight_bytes);
+}
+
+// What weights may be rounded to while loading.
+std::vector<std::pair<std::string_view, std::optional<QuantScheme>>> RoundedSchemes() {
+  using Element = QuantScheme::Element;
+  constexpr QuantScheme::Inputs kDynamic = QuantScheme::Inputs::kDynamic;
+  return {{"auto", std::nullopt},
+          {"fp8", Fp8Scheme(kDynamic)},
+          {"int8", QuantScheme{.element = Element::kInt8, .block_rows = 1, .inputs = kDynamic}},
+          {"int4", QuantScheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 128}}};
+}
+
+}  // namespace
+
+const BoundOptions<ModelOptions>& ModelOptionRows() {
+  constexpr std::string_view kModels = "Models";
+  static const BoundOptions<ModelOptions> rows({
+      BindOption<ModelOptions, &ModelOptions::target>(
+          {.name = "model",
+           .meaning =
+               "Target: a Hugging Face folder, a checkpoint or an engine, an archive of one, "
+               "OWNER/MODEL of a hub, or s3://BUCKET/PATH; the embedded pair when left out",
+           .group = kModels,
+           .alias = "engine_dir|engine|-E",
+           .position = Position::kOptional}),
+      BindOption<ModelOptions, &ModelOptions::draft>(
+          {.name = "draft",
+           .meaning = "Draft model, with the target's vocabulary",
+           .group = kModels,
+           .alias = "draft_engine_dir|draft_engine",
+           .position = Position::kOptional}),
+      BindOption<ModelOptions, &ModelOptions::tokenizer_dir>(
+          {.name = "tokenizer_dir",
+           .meaning = "Folder of the tokenizer, when it is not the target's",
+           .group = kModels,
+           .alias = "tokenizer|-T"}),
+      BindChoice<ModelOptions, &ModelOptions::quantize>(
+          {.name = "weights",
+           .meaning =
+               "Storage type of layer weights. auto: the checkpoint's; others are rounded to "
+               "while loading: fp8 and int8 with a scale for each output, int4 with a scale "
+               "for each 128 inputs of an output. The head of a draft model is rounded too, "
+               "to 8 bits",
+           .group = kModels},
+          RoundedSchemes()),
+      BindChoice<ModelOptions, &ModelOptions::head>(
+          {.name = "head_weights",
+           .meaning = "Storage type of the head of the target, as for --weights",
+           .group = kModels},
+          RoundedSchemes()),
+      BindOption<ModelOptions, &ModelOptions::dummy>(
+          {.name = "dummy",
+           .meaning = "A config.json instead of a model: made-up weights of that shape, whose next "
+                      "tokens are known",
+           .group = kModels}),
+      BindOption<ModelOptions, &ModelOptions::draft_dummy>(
+          {.name = "draft_dummy", .meaning = "The same for the draft", .group = kModels}),
+      BindOption<ModelOptions, &ModelOptions::acceptance>(
+          {.name = "acceptance",
+           .meaning = "Share of tokens on which the dummy draft agrees with the dummy target",
+           .group = kModels,
+           .min = 0,
+           .max = 1}),
+  });
+  return rows;
+}
+
+std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
+  return Join({ModelOptionRows().specs(), SourceOptionRows().specs(), FolderOptionRows().specs(),
+               ConfigOptionRows().specs(), LoadQuantizationRows().specs(), own,
+               EngineOptionRows().specs(), BackendOptionRows().specs()});
+}
+
+Result<std::filesystem::path> EmbeddedPairFolder() {
+  const std::filesystem::path shipped =
+      ExecutableFolder().parent_path() / "share" / "tandem" / "models" / "dictionary";
+  if (IsPairFolder(shipped)) return shipped;
+  const std::filesystem::path source = std::filesystem::path(TANDEM_SOURCE_MODELS) / "dictionary";
+  if (IsPairFolder(source)) return source;
+  return NotFound("the embedded pair is neither in " + shipped.string() + " nor in " +
+                  source.string());
+}
+
+Status MakeEngine(Session& session, const EngineOptions& options) {
+  session.engine.reset();
+  TANDEM_ASSIGN_OR_RETURN(session.engine,
+                          Engine::Create(options, session.target_weights, session.draft_weights,
+                                         *session.backend, session.clock, session.turns));
+  return {};
+}
+
+Status LoadDummyDraft(double acceptance, Session& session, Console& console) {
+  session.engine.reset();
+  session.draft_weights = {};
+  TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenDummyDraft(session.options, acceptance,
+                                                        session.target.spec, *session.backend));
+  WeightStore none;  // a dummy is never shared
+  TANDEM_ASSIGN_OR_RETURN(session.draft_weights,
+                          Load(opened, ModelIndex::kDraft, session, none, console));
+  session.draft = std::make_unique<LoadedModel>(std::move(opened.model));
+  return {};
+}
+
+Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console& console,
+                                             const std::function<void(EngineOptions&)>& adjust,
+                                             SharedResources* shared) {
+  SharedResources own;
+  if (shared == nullptr) shared = &own;
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, *shared, &console, adjust));
+  TANDEM_RETURN_IF_ERROR(PlanOf(opening, shared->weights).status());
+  OpenedPair& pair = opening.pair;
+  auto session = std::make_unique<Session>();
+  session->backend = std::move(opening.backend);
+  session->turns = shared->devices.TurnsOf(session->backend->device());
+  session->options = std::move(opening.options);
+  session->embedded = pair.embedded;
+  TANDEM_ASSIGN_OR_RETURN(session->target_weights, Load(pair.target, ModelIndex::kTarget, *session,
+                                                        shared->weights, console));
+  session->target = std::move(pair.target.model);
+  if (pair.draft) {
+    TANDEM_ASSIGN_OR_RETURN(session->draft_weights, Load(*pair.draft, ModelIndex::kDraft, *session,
+                                                         shared->weights, console));
+    session->draft = std::make_unique<LoadedModel>(std::move(pair.draft->model));
+  }
+  TANDEM_RETURN_IF_ERROR(MakeEngine(*session, session->options.engine));
+  return session;
+}
+
+std::string ShowMemoryLine(const MemoryLine& line) {
+  std::string why = line.option.empty() ? "" : "--" + line.option;
+  if (!line.note.empty()) why += " (" + line.note + ")";
+  return fmt::format("  {:34} {:>10}  {}", line.what, FormatBytes(line.bytes), why);
+}
+
+Result<SessionPlan> PlanSession(const OptionValues& values) {
+  SharedResources own;
+  TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, own, nullptr));
+  SessionPlan plan;
+  TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(opening, own.weights));
+  plan.target = opening.pair.target.model.name;
+  if (opening.pair.draft) plan.draft = opening.pair.draft->model.name;
+  plan.backend = std::move(opening.backend);
+  return plan;
+}
+
+}  // namespace tandem::apps

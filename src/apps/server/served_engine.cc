@@ -1,0 +1,27 @@
+#include "apps/server/served_engine.h"
+
+#include <utility>
+
+namespace tandem::apps {
+
+Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
+    const OptionValues& values, Console& console, const serve::ServiceOptions& options,
+    const TextSettings& text, serve::Metrics& metrics,
+    const std::function<void(EngineOptions&)>& adjust, Reaper& reaper, SharedResources* shared) {
+  reaper.Await();
+  auto engine = std::make_shared<ServedEngine>();
+  TANDEM_ASSIGN_OR_RETURN(engine->session, OpenSession(values, console, adjust, shared));
+  TANDEM_ASSIGN_OR_RETURN(engine->text, OpenTextModel(*engine->session, text));
+  engine->session->engine->Start();
+  engine->client = serve::MakeEngineClient(*engine->session->engine);
+  engine->service = std::make_unique<serve::GenerateService>(
+      *engine->client, *engine->text.codec, std::move(engine->text.defaults),
+      engine->session->clock, options, &metrics);
+  return reaper.Own(std::move(engine));
+}
+
+std::shared_ptr<serve::GenerateService> ServiceOf(const std::shared_ptr<ServedEngine>& engine) {
+  return {engine, engine->service.get()};
+}
+
+}  // namespace tandem::apps

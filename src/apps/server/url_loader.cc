@@ -1,0 +1,101 @@
+#include "apps/server/url_loader.h"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+#include "apps/lmi/store.h"
+#include "apps/models/session.h"
+#include "base/file.h"
+#include "base/reason.h"
+#include "serve/kserve/models/engine_models.h"
+#include "sources/model_source.h"
+
+namespace tandem::apps {
+namespace {
+
+using serve::kserve::ModelState;
+
+// Memory is what an engine that is right lacks when it is loaded beside others.
+Status AsMemory(const Status& status) {
+  return status.code() == Code::kFailedPrecondition ? ResourceExhausted(status.message()) : status;
+}
+
+}  // namespace
+
+UrlLoader::UrlLoader(const OptionValues& values, ModelRepository::OpenEngine open,
+                     serve::ModelRegistry& engines, serve::kserve::Repository& models, ReadUrl read)
+    : values_(values),
+      open_(std::move(open)),
+      engines_(engines),
+      models_(models),
+      read_(std::move(read)) {}
+
+void UrlLoader::NoteStart(std::string name, std::string url) {
+  const MutexLock lock(mutex_);
+  origins_.insert_or_assign(std::move(name), serve::lmi::ModelOrigin{std::move(url)});
+}
+
+serve::lmi::ModelOrigin UrlLoader::OriginOf(std::string_view name) const {
+  const MutexLock lock(mutex_);
+  const auto found = origins_.find(name);
+  return found == origins_.end() ? serve::lmi::ModelOrigin() : found->second;
+}
+
+Status UrlLoader::Load(const serve::lmi::LoadRequest& request) {
+  if (engines_.Find(request.name).ok()) {
+    return InvalidArgument(fmt::format("Model \"{}\" is already registered.", request.name))
+        .WithReason(Reason::kAlreadyExists);
+  }
+  models_.SetState(request.name, ModelState::kLoading, "");
+  Status status = Open(request);
+  if (status.ok()) {
+    const MutexLock lock(mutex_);
+    origins_.insert_or_assign(request.name, serve::lmi::ModelOrigin{request.url, true});
+  } else {
+    // A name that a request made up is nobody's failure.
+    models_.SetState(request.name, ModelState::kUnavailable, status.message());
+    models_.Forget(request.name);
+  }
+  return status;
+}
+
+Status UrlLoader::Open(const serve::lmi::LoadRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(const OptionValues values, read_(values_, request.url));
+  Result<std::shared_ptr<ServedEngine>> engine = open_(values);
+  if (!engine.ok()) return AsMemory(engine.status());
+  TANDEM_RETURN_IF_ERROR(engines_.Add(request.name, ServiceOf(*engine)));
+  TANDEM_ASSIGN_OR_RETURN(const serve::ModelPtr model, engines_.Find(request.name));
+  models_.Add(serve::kserve::MakeTextModel(model, request.name,
+                                           (*engine)->session->engine->options().max_batch_size));
+  return {};
+}
+
+Status UrlLoader::Unload(std::string_view name) {
+  if (!OriginOf(name).by_request) {
+    return InvalidArgument(
+        fmt::format("model {} was loaded at the start of the server, and stays to its end", name));
+  }
+  TANDEM_RETURN_IF_ERROR(engines_.Remove(name));
+  models_.SetState(name, ModelState::kUnavailable, "unloaded");
+  models_.Forget(name);
+  const MutexLock lock(mutex_);
+  std::erase_if(origins_, [name](const auto& row) { return row.first == name; });
+  return {};
+}
+
+Result<OptionValues> TargetOfUrl(const OptionValues& values, const std::string& url) {
+  const std::string target = LocateLmiModel(url, {});
+  if (!IsRemoteSource(target) && !NameExists(target)) {
+    return NotFound(fmt::format("url: there is no folder {}", target));
+  }
+  OptionValues found = values;
+  const auto& rows = ModelOptionRows();
+  TANDEM_RETURN_IF_ERROR(found.Set(rows.RowOf<&ModelOptions::target>().name, {target}, "url"));
+  // That of the command line belongs to its own target.
+  const OptionSpec& draft = rows.RowOf<&ModelOptions::draft>();
+  if (found.IsSet(draft)) TANDEM_RETURN_IF_ERROR(found.Set(draft.name, {""}, "url"));
+  return found;
+}
+
+}  // namespace tandem::apps

@@ -1,0 +1,48 @@
+// `tandem plan`: the effective configuration and its use of memory. Loads no weights.
+#include <fmt/core.h>
+
+#include <nlohmann/json.hpp>
+
+#include "apps/cli/verbs.h"
+#include "apps/models/session.h"
+
+namespace tandem::apps {
+namespace {
+
+Status Run(const OptionValues& options, Console& console) {
+  TANDEM_ASSIGN_OR_RETURN(const SessionPlan plan, PlanSession(options));
+  const EngineOptions& engine = plan.engine.options;
+  const MemoryPlan& memory = plan.engine.memory;
+  console.Say(fmt::format("backend       {}", plan.backend->Describe()));
+  console.Say(fmt::format("target        {}", plan.target));
+  console.Say(fmt::format("draft         {}", plan.draft.empty() ? "none" : plan.draft));
+  console.Say(fmt::format("sequences     {} a step, up to {} tokens each", engine.max_batch_size,
+                          engine.max_seq_len));
+  console.Say(fmt::format("cache blocks  {} of {} tokens", memory.num_blocks, engine.block_tokens));
+  nlohmann::ordered_json json = {
+      {"backend", plan.backend->Describe()},      {"target", plan.target},
+      {"max_batch_size", engine.max_batch_size},  {"max_seq_len", engine.max_seq_len},
+      {"cache_blocks", memory.num_blocks},        {"block_tokens", engine.block_tokens},
+      {"memory", nlohmann::ordered_json::array()}};
+  if (!plan.draft.empty()) json["draft"] = plan.draft;
+  for (const MemoryLine& line : memory.lines) {
+    console.Say(ShowMemoryLine(line));
+    nlohmann::ordered_json& row = json["memory"].emplace_back();
+    row = {{"what", line.what}, {"bytes", line.bytes}, {"option", line.option}};
+    if (!line.note.empty()) row["note"] = line.note;
+  }
+  console.Result(json);
+  return {};
+}
+
+}  // namespace
+
+Command PlanCommand() {
+  return {.name = "plan",
+          .summary = "Show what would run on this machine and how it would use memory",
+          .examples = "  tandem plan MODEL DRAFT --max_batch_size 128\n",
+          .options = SessionOptionRows(),
+          .run = Run};
+}
+
+}  // namespace tandem::apps
