@@ -9,7 +9,7 @@ use std::collections::{HashMap, HashSet};
 use serde_json::{Map, Value};
 
 use crate::error::Result;
-use crate::grammar_sizes::width;
+use crate::grammar_width::width;
 use crate::sandbox;
 
 /// In a schema with more parts than these it is not searched which patterns meet.
@@ -257,57 +257,9 @@ fn puts_together(members: &Map<String, Value>) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-    use std::time::Duration;
-
     use serde_json::json;
 
     use super::*;
-    use crate::grammar_sizes::check_schema;
-    use crate::sandbox::{Allowance, Strays};
-
-    /// The most memory that the check of a schema holds at one time is at most this.
-    fn is_checked_within(bytes: usize, schema: Value) -> bool {
-        let allowed = Allowance {
-            input: "schema",
-            bytes: bytes / 4, // what the sandbox stops at is four times as much
-            stops_at_blocks: false,
-            time: Duration::from_secs(60),
-        };
-        let strays = Arc::new(Strays::default());
-        let checked = sandbox::run(allowed, &strays, move || {
-            let checked = check_schema(&schema);
-            Ok((checked, schema)) // what was made outside is freed outside
-        });
-        checked.is_ok() && strays.count() == 0
-    }
-
-    #[test]
-    fn long_names_are_not_copied() {
-        for bytes in [30_000, 60_000] {
-            let leaves: Map<String, Value> = (0..2000)
-                .map(|i| (format!("a{i}"), json!({"pattern": "x"})))
-                .collect();
-            let name = "n".repeat(bytes);
-            let schema = json!({"allOf": [{}, {}],
-                "properties": {name: {"properties": leaves}}});
-            assert!(is_checked_within(2 << 20, schema), "{bytes}");
-        }
-        let levels: Map<String, Value> = (0..16)
-            .map(|i| {
-                let next = json!({"$ref": format!("#/$defs/d{}", i + 1)});
-                let names = [0, 1].map(|_| "ab".repeat(800));
-                let [one, other] = [format!("{}a", names[0]), format!("{}b", names[1])];
-                (
-                    format!("d{i}"),
-                    json!({"properties": {one: next, other: next}}),
-                )
-            })
-            .chain([("d16".to_owned(), json!({"pattern": "x"}))])
-            .collect();
-        let schema = json!({"allOf": [{"$ref": "#/$defs/d0"}, {}], "$defs": levels});
-        assert!(is_checked_within(16 << 20, schema));
-    }
 
     #[test]
     fn each_reference_and_pattern_is_read_once() {

@@ -5,6 +5,7 @@ use serde_json::Value;
 
 use crate::error::{Error, ErrorCode, Result};
 use crate::grammar_patterns::{Common, Meetings};
+use crate::grammar_width::width;
 
 /// Bytes of a regular expression and of a grammar in Lark. llguidance's time and memory grow with the
 /// square of their optional parts, and its fuel does not count them.
@@ -19,8 +20,6 @@ const MAX_ITEMS: f64 = 20_000.0;
 const MAX_COMMON_PATTERNS: u64 = 4_000;
 /// All patterns, counted in the same way, of a schema too large for `Meetings`.
 const MAX_PATTERNS_OF_MANY_PARTS: u64 = 1_000_000;
-/// Characters of a pattern that are counted at most.
-const MAX_WIDTH: u64 = 1 << 20;
 
 pub fn too_large(sentence: String) -> Error {
     Error::new(ErrorCode::ResourceExhausted, sentence)
@@ -168,79 +167,15 @@ fn refers_to_values(document: &Value) -> bool {
     }
 }
 
-/// The characters of a regular expression, repeats written out: about the states of its automaton.
-pub fn width(pattern: &str) -> u64 {
-    let mut chars = pattern.chars().peekable();
-    let mut open: Vec<u64> = Vec::new();
-    let (mut total, mut last) = (0u64, 0u64);
-    while let Some(c) = chars.next() {
-        match c {
-            '(' => {
-                open.push(total);
-                (total, last) = (0, 0);
-            }
-            ')' => {
-                last = total;
-                total += open.pop().unwrap_or(0);
-            }
-            '{' => {
-                let repeat: String = std::iter::from_fn(|| chars.next_if(|c| *c != '}')).collect();
-                let counts = repeat
-                    .split(',')
-                    .filter_map(|count| count.trim().parse::<u64>().ok());
-                let repeated = last
-                    .saturating_mul(counts.max().unwrap_or(1).max(1))
-                    .min(MAX_WIDTH);
-                total = total - last + repeated;
-                last = repeated;
-            }
-            '}' | '*' | '+' | '?' | '^' | '$' => {}
-            '|' => last = 0,
-            _ => {
-                if c == '\\' {
-                    chars.next();
-                }
-                if c == '[' {
-                    skip_class(&mut chars);
-                }
-                total += 1;
-                last = 1;
-            }
-        }
-        total = total.min(MAX_WIDTH);
-        last = last.min(total);
-    }
-    open.iter()
-        .fold(total, |sum, outer| sum + outer)
-        .min(MAX_WIDTH)
-}
-
-/// Up to its end; the first character may be the bracket that else ends it.
-fn skip_class(chars: &mut std::iter::Peekable<std::str::Chars>) {
-    chars.next_if_eq(&'^');
-    let mut depth = 1;
-    let mut is_first = true;
-    while let Some(c) = chars.next() {
-        match c {
-            '\\' => {
-                chars.next();
-            }
-            '[' => depth += 1,
-            ']' if !is_first => depth -= 1,
-            _ => {}
-        }
-        is_first = false;
-        if depth == 0 {
-            return;
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::time::Duration;
+
     use serde_json::{json, Map};
 
     use super::*;
+    use crate::sandbox::{self, Allowance, Strays};
 
     #[test]
     fn sizes_add_up_wherever_they_are() {
@@ -335,20 +270,46 @@ mod tests {
         assert!(check_schema(&itself).is_ok());
     }
 
+    /// The most memory that the check of a schema holds at one time is at most this.
+    fn is_checked_within(bytes: usize, schema: Value) -> bool {
+        let allowed = Allowance {
+            input: "schema",
+            bytes: bytes / 4, // what the sandbox stops at is four times as much
+            stops_at_blocks: false,
+            time: Duration::from_secs(60),
+        };
+        let strays = Arc::new(Strays::default());
+        let checked = sandbox::run(allowed, &strays, move || {
+            let checked = check_schema(&schema);
+            Ok((checked, schema)) // what was made outside is freed outside
+        });
+        checked.is_ok() && strays.count() == 0
+    }
+
     #[test]
-    fn widths_count_repeats() {
-        for (pattern, wanted) in [
-            ("", 0),
-            ("^abc$", 3),
-            (r"\d[^]a]x*", 3),
-            ("a{3}", 3),
-            ("(ab){2,5}c", 11),
-            ("((a{9}){9}){9}", 729),
-            ("a{3", 3),
-            (r"\p{L}|b", 2),
-        ] {
-            assert_eq!(width(pattern), wanted, "{pattern}");
+    fn long_names_are_not_copied() {
+        for bytes in [30_000, 60_000] {
+            let leaves: Map<String, Value> = (0..2000)
+                .map(|i| (format!("a{i}"), json!({"pattern": "x"})))
+                .collect();
+            let name = "n".repeat(bytes);
+            let schema = json!({"allOf": [{}, {}],
+                "properties": {name: {"properties": leaves}}});
+            assert!(is_checked_within(2 << 20, schema), "{bytes}");
         }
-        assert_eq!(width("((a{9999}){9999}){9999}"), MAX_WIDTH);
+        let levels: Map<String, Value> = (0..16)
+            .map(|i| {
+                let next = json!({"$ref": format!("#/$defs/d{}", i + 1)});
+                let names = [0, 1].map(|_| "ab".repeat(800));
+                let [one, other] = [format!("{}a", names[0]), format!("{}b", names[1])];
+                (
+                    format!("d{i}"),
+                    json!({"properties": {one: next, other: next}}),
+                )
+            })
+            .chain([("d16".to_owned(), json!({"pattern": "x"}))])
+            .collect();
+        let schema = json!({"allOf": [{"$ref": "#/$defs/d0"}, {}], "$defs": levels});
+        assert!(is_checked_within(16 << 20, schema));
     }
 }

@@ -16,6 +16,7 @@ mod grammar_memory;
 mod grammar_patterns;
 mod grammar_runs;
 mod grammar_sizes;
+mod grammar_width;
 mod json5_text;
 mod model;
 mod model_folder;

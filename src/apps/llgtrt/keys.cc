@@ -9,7 +9,7 @@
 
 #include "apps/models/grammar_options.h"
 #include "runtime/option_rows.h"
-#include "serve/openai/answer_format.h"
+#include "serve/openai/answers/answer_format.h"
 
 namespace tandem::apps {
 namespace {

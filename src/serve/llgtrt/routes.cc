@@ -10,8 +10,8 @@
 #include "serve/http/call_reply.h"
 #include "serve/llgtrt/run_request.h"
 #include "serve/llgtrt/run_source.h"
-#include "serve/openai/errors.h"
-#include "serve/openai/ignored_fields.h"
+#include "serve/openai/completions/errors.h"
+#include "serve/openai/request/ignored_fields.h"
 #include "serve/unix_time.h"
 
 namespace tandem::serve::llgtrt {

@@ -6,7 +6,7 @@
 
 #include "serve/field_reader.h"
 #include "serve/json.h"
-#include "serve/openai/messages.h"
+#include "serve/openai/request/messages.h"
 
 namespace tandem::serve::llgtrt {
 namespace {

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "serve/json.h"
-#include "serve/openai/errors.h"
+#include "serve/openai/completions/errors.h"
 
 namespace tandem::serve::llgtrt {
 

@@ -8,11 +8,11 @@
 #include "serve/generate_call.h"
 #include "serve/lmi/errors.h"
 #include "serve/lmi/inputs_request.h"
-#include "serve/openai/answer_plan.h"
-#include "serve/openai/completion_source.h"
-#include "serve/openai/errors.h"
-#include "serve/openai/request.h"
-#include "serve/openai/response.h"
+#include "serve/openai/completions/answer_plan.h"
+#include "serve/openai/completions/completion_source.h"
+#include "serve/openai/completions/errors.h"
+#include "serve/openai/completions/response.h"
+#include "serve/openai/request/request.h"
 #include "serve/unix_time.h"
 
 namespace tandem::serve::lmi {

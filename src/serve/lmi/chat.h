@@ -13,8 +13,8 @@
 #include "serve/json.h"
 #include "serve/lmi/settings.h"
 #include "serve/model_registry.h"
-#include "serve/openai/answer_format.h"
-#include "serve/openai/call_ids.h"
+#include "serve/openai/answers/answer_format.h"
+#include "serve/openai/answers/call_ids.h"
 
 namespace tandem::serve::lmi {
 

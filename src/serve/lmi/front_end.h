@@ -13,7 +13,7 @@
 #include "serve/lmi/counters.h"
 #include "serve/lmi/model_list.h"
 #include "serve/lmi/settings.h"
-#include "serve/openai/answer_format.h"
+#include "serve/openai/answers/answer_format.h"
 
 namespace tandem::serve::lmi {
 

@@ -11,7 +11,7 @@
 
 #include "serve/field_reader.h"
 #include "serve/lmi/parameters.h"
-#include "serve/openai/prompts.h"
+#include "serve/openai/request/prompts.h"
 
 namespace tandem::serve::lmi {
 namespace {

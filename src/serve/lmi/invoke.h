@@ -14,7 +14,7 @@
 #include "serve/lmi/jobs.h"
 #include "serve/lmi/model_list.h"
 #include "serve/lmi/settings.h"
-#include "serve/openai/ignored_fields.h"
+#include "serve/openai/request/ignored_fields.h"
 
 namespace tandem::serve::lmi {
 

@@ -14,8 +14,8 @@
 #include <vector>
 
 #include "serve/field_reader.h"
-#include "serve/openai/constraint_fields.h"
-#include "serve/openai/generation_fields.h"
+#include "serve/openai/request/constraint_fields.h"
+#include "serve/openai/request/generation_fields.h"
 
 namespace tandem::serve::lmi {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "serve/lmi/answer_form.h"
 #include "serve/lmi/errors.h"
-#include "serve/openai/response.h"
+#include "serve/openai/completions/response.h"
 
 namespace tandem::serve::lmi {
 namespace {

@@ -9,14 +9,14 @@
 
 #include "serve/generate_call.h"
 #include "serve/http/call_reply.h"
-#include "serve/openai/answer_plan.h"
-#include "serve/openai/completion_source.h"
-#include "serve/openai/errors.h"
-#include "serve/openai/ignored_fields.h"
-#include "serve/openai/request.h"
-#include "serve/openai/response.h"
-#include "serve/openai/responses_source.h"
-#include "serve/openai/tokenizer_routes.h"
+#include "serve/openai/completions/answer_plan.h"
+#include "serve/openai/completions/completion_source.h"
+#include "serve/openai/completions/errors.h"
+#include "serve/openai/completions/response.h"
+#include "serve/openai/request/ignored_fields.h"
+#include "serve/openai/request/request.h"
+#include "serve/openai/responses/source.h"
+#include "serve/openai/tokenizer/routes.h"
 #include "serve/unix_time.h"
 
 namespace tandem::serve::openai {

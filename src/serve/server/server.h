@@ -34,7 +34,7 @@
 #include "serve/lmi/settings.h"
 #include "serve/metrics.h"
 #include "serve/model_registry.h"
-#include "serve/openai/answer_format.h"
+#include "serve/openai/answers/answer_format.h"
 
 namespace tandem::serve {
 
