@@ -8,7 +8,7 @@ execute_process(
 if(failed OR commit STREQUAL "")
   set(commit unknown)
 endif()
-set(text "#include \"apps/version.h\"
+set(text "#include \"apps/cli/version.h\"
 
 namespace tandem::apps {
 

@@ -180,7 +180,8 @@ Status FillMaxTokens(const TextRequest& text, const EngineLimits& engine, Reques
   const int64_t room = engine.max_seq_len - prompt_tokens;
   // However few tokens are asked for, and completions ask for some where the client does not.
   if (room < 1) return PromptTooLong(text, prompt_tokens, engine.max_seq_len);
-  const int64_t wanted = text.max_tokens.value_or(room);
+  const int64_t wanted =
+      text.max_tokens.value_or(std::min(room, text.default_max_tokens.value_or(room)));
   if (wanted > room) {
     // Clients read the figures, which should add up however large the requested number is.
     const int64_t told = std::min<int64_t>(wanted, std::numeric_limits<int32_t>::max());

@@ -86,7 +86,8 @@ struct TextRequest {
   std::optional<int64_t> keep_prompt_tokens;  // of a longer prompt, the last ones
   FieldNames names;
 
-  std::optional<int64_t> max_tokens;  // default: all tokens that fit after the prompt
+  std::optional<int64_t> max_tokens;          // default: those that fit after the prompt
+  std::optional<int64_t> default_max_tokens;  // at most so many of them
   SamplingFields sampling;
   SamplingDefaults defaults = SamplingDefaults::kGenerationConfig;
   std::optional<uint64_t> seed;

@@ -91,7 +91,11 @@ class Downloader {
       if (job.parts_left == 0) complete_.push_back(&job);
     }
     report_.Begin(bytes, bytes - missing);
-    return CheckRoom(files.front().destination.parent_path(), missing);
+    const Status room = CheckRoom(files.front().destination.parent_path(), missing);
+    if (!room.ok()) {
+      for (Job& job : jobs_) job.file->RemoveIfEmpty();
+    }
+    return room;
   }
 
   Status Run() {
@@ -131,9 +135,10 @@ class Downloader {
     const auto free = static_cast<int64_t>(std::min<uintmax_t>(space.available, INT64_MAX));
     if (free >= missing + kSpareDiskBytes) return {};
     return ResourceExhausted(fmt::format(
-        "{} are still to be downloaded, and {} has {} free; name a folder on a larger disk with "
-        "--download_dir",
-        FormatBytes(missing), folder.string(), FormatBytes(free)));
+        "{} are still to be downloaded, and {} has {} free, of which {} stay free; name a folder "
+        "on a "
+        "larger disk with --download_dir",
+        FormatBytes(missing), folder.string(), FormatBytes(free), FormatBytes(kSpareDiskBytes)));
   }
 
   void Work() {
@@ -231,8 +236,8 @@ class Downloader {
           fmt::format("{}, {} times in a row. What has arrived is kept; start again to go on", why,
                       Backoff::kMaxFailures));
     }
-    LogInfo("{}: {}; next attempt in {:.1f} s", job.remote->name, why,
-            static_cast<double>(pause->count()) / 1000);
+    LogWarning("{}: {}; next attempt in {:.1f} s", job.remote->name, why,
+               static_cast<double>(pause->count()) / 1000);
     const auto until = std::chrono::steady_clock::now() + *pause;
     while (!stop_ && std::chrono::steady_clock::now() < until) {
       std::this_thread::sleep_for(std::min<std::chrono::nanoseconds>(

@@ -287,8 +287,10 @@ TEST_F(DownloadTest, MoreThanTheDiskHoldsIsRefusedBeforeAnythingIsFetched) {
   options_.part_bytes = int64_t{1} << 40;
   const Status status = Download(large);
   EXPECT_EQ(status.code(), Code::kResourceExhausted) << status.message();
+  EXPECT_THAT(status.message(), HasSubstr("16.0 MiB stay free"));
   EXPECT_THAT(status.message(), HasSubstr("--download_dir"));
   EXPECT_TRUE(server.Requests().empty());
+  EXPECT_TRUE(fs::is_empty(folder_));
 }
 
 }  // namespace

@@ -311,10 +311,11 @@ Result<HttpResponse> SendPatiently(HttpSession& session, const HttpRequest& requ
     if (!again) return response;
     const auto pause = backoff.Fail(response.ok() ? &response.value() : nullptr);
     if (!pause) return response;
-    LogInfo("{}; next attempt in {:.1f} s",
-            response.ok() ? fmt::format("{} answers {}", AuthorityOf(request.url), response->status)
-                          : response.status().message(),
-            static_cast<double>(pause->count()) / 1000);
+    LogWarning("{}; next attempt in {:.1f} s",
+               response.ok()
+                   ? fmt::format("{} answers {}", AuthorityOf(request.url), response->status)
+                   : response.status().message(),
+               static_cast<double>(pause->count()) / 1000);
     const auto until = std::chrono::steady_clock::now() + *pause;
     while (std::chrono::steady_clock::now() < until) {
       if (check) TANDEM_RETURN_IF_ERROR(check());

@@ -48,7 +48,8 @@ class HubModel {
     if (IsCommit(revision_)) {  // it never changes
       if (Result<fs::path> cached = FromCache(); cached.ok()) return cached;
     }
-    Result<HubListing> listing = List();
+    // What may be used as it is need not be waited for.
+    Result<HubListing> listing = List(/*patiently=*/!FromCache().ok());
     if (listing.status().code() == Code::kUnavailable) {
       if (Result<fs::path> cached = FromCache(); cached.ok()) {
         LogWarning("{}; {} is taken from the cache as it is", listing.status().message(), id_);
@@ -109,12 +110,14 @@ class HubModel {
     return snapshot;
   }
 
-  Result<HubListing> List() {
+  Result<HubListing> List(bool patiently) {
     const HttpRequest request =
         RequestFor(fmt::format("{}/api/models/{}/revision/{}?blobs=true", options_.hub.endpoint,
                                id_, UrlEncode(revision_)));
     TANDEM_ASSIGN_OR_RETURN(const HttpResponse response,
-                            SendPatiently(session_, request, options_.retry, options_.check));
+                            patiently
+                                ? SendPatiently(session_, request, options_.retry, options_.check)
+                                : session_.Send(request));
     if (!response.ok()) return Explain(response);
     Result<HubListing> listing = ReadHubListing(response.body);
     return listing.ok() ? listing : listing.status().Annotate(options_.hub.endpoint);

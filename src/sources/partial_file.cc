@@ -147,12 +147,20 @@ Status PartialFile::Append(int part, std::span<const std::byte> bytes) {
   return WriteAt(parts_fd_, parts_path_, slot, std::as_bytes(std::span(&done, 1)));
 }
 
+void PartialFile::Remove() {
+  ::unlink(parts_path_.c_str());
+  ::unlink(bytes_path_.c_str());
+}
+
+void PartialFile::RemoveIfEmpty() {
+  if (BytesMissing() == bytes_) Remove();
+}
+
 Status PartialFile::Commit(const std::optional<ExpectedDigest>& digest) {
   TANDEM_CHECK(BytesMissing() == 0, "a part is missing");
   if (digest) {
     if (const Status right = CheckDigest(bytes_path_, *digest); !right.ok()) {
-      ::unlink(parts_path_.c_str());
-      ::unlink(bytes_path_.c_str());
+      Remove();
       return right;
     }
   }

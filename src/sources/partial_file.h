@@ -44,11 +44,15 @@ class PartialFile {
   // nothing of it is kept.
   Status Commit(const std::optional<ExpectedDigest>& digest);
 
+  // Removes what lies there, unless a part of it has arrived.
+  void RemoveIfEmpty();
+
  private:
   PartialFile(std::filesystem::path destination, int64_t bytes, int64_t part_bytes);
   // Few files are written at a time, and there may be more than a process may have open.
   Status OpenFiles();
   void CloseFiles();
+  void Remove();
   Status Begin(std::string_view head);
   bool Continue(std::string_view head);
   Status WriteAt(int fd, const std::filesystem::path& path, int64_t offset,

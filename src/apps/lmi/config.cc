@@ -41,6 +41,9 @@ std::string Suggestion(std::string_view name) {
     for (const LmiKey& key : group.keys) names.push_back(key.name);
   }
   const std::string_view closest = ClosestName(name, names);
+  if (FindLmiKey(fmt::format("option.{}", name)) != nullptr) {
+    return fmt::format(" (did you mean option.{}?)", name);
+  }
   return closest.empty() ? "" : fmt::format(" (did you mean {}?)", closest);
 }
 
@@ -229,7 +232,16 @@ Status LmiConfig::SetOptions(OptionValues& values) const {
   return {};
 }
 
-std::string LmiConfig::Show() const {
+void LmiConfig::Drop(std::string_view option, std::string_view why) {
+  const auto found = settings_.options.find(option);
+  if (found == settings_.options.end()) return;
+  notes_.push_back(fmt::format("{}: no effect: {}", where_.find(option)->second, why));
+  settings_.options.erase(found);
+}
+
+Result<std::string> LmiConfig::Show(const OptionValues& values) const {
+  OptionValues settled = values;
+  TANDEM_RETURN_IF_ERROR(SetOptions(settled));
   std::string out;
   for (const auto& [name, given] : given_) {
     const LmiKey* key = FindLmiKey(name);
@@ -241,7 +253,9 @@ std::string LmiConfig::Show() const {
                        name, given.value);
   }
   for (const auto& [option, value] : settings_.options) {
-    out += fmt::format("# => --{} {}\n", option, value);
+    const std::string& counts = settled.Given(*settled.Find(option));
+    out += fmt::format("# => --{} {}{}\n", option, counts,
+                       counts == value ? "" : " (of the command line or a TANDEM_ variable)");
   }
   return out;
 }

@@ -70,8 +70,11 @@ class LmiConfig {
   // What is to be told: keys that are unknown or have no effect, comments after values.
   const std::vector<std::string>& notes() const { return notes_; }
   // In the syntax of serving.properties: every key that counts with its value, as a comment where
-  // it comes from, and what it does.
-  std::string Show() const;
+  // it comes from, and what it does; the options that follow, over which those that `values` have
+  // set go. Errors are those of SetOptions.
+  Result<std::string> Show(const OptionValues& values) const;
+  // Takes back what the keys say of an option, and tells why.
+  void Drop(std::string_view option, std::string_view why);
 
  private:
   static Result<LmiConfig> Make(LmiGivenKeys given, const LmiContext& context, bool is_server);

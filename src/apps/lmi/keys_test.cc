@@ -99,6 +99,7 @@ constexpr SetsRow kSets[] = {
     {"option.calib_size", "24", "calib_size", "24"},
     {"option.calib_batch_size", "8", "calib_batch_size", "8"},
     {"option.awq_block_size", "64", "awq_block_size", "64"},
+    {"option.calib_dataset", "texts.txt", "calib_dataset", "texts.txt"},
     {"cors_allowed_origin", "https://chat.example", "cors_origins", "https://chat.example"},
     {"number_of_netty_threads", "4", "http_threads", "4"},
     {"download_dir", "/d", "download_dir", "/d"},

@@ -113,8 +113,9 @@ std::span<const LmiKey> ModelKeys() {
                       .defaults = {{26, "240"}},
                       .effect = LmiEffect::kOption,
                       .option = "max_queue_wait",
-                      .note = "seconds from a request's arrival to the first token of a stream, or to a "
-                              "whole answer",
+                      .note =
+                          "seconds that a request waits for a place in the batch, and then for its "
+                          "first token; one that runs is not ended",
                       .take = TakePredictTimeout}),
       {.name = "option.output_formatter",
        .type = LmiValue::kWord,

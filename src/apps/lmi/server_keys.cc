@@ -124,7 +124,8 @@ std::span<const LmiKey> ServerKeys() {
       ErrorRateOf<[](S& s) -> auto& { return s.http.error_rates.any; }>("error_rate_any",
                                                                         "the same for all of them"),
       HttpCode<[](S& s) -> auto& { return s.http.http_codes.bad_request; }>(
-          "bad_request_http_code", "400", "status of wrong requests"),
+          "bad_request_http_code", "400",
+          "status of requests that name no model or a wrong token; a body at fault is 424"),
       HttpCode<[](S& s) -> auto& { return s.http.http_codes.wlm_error; }>(
           "wlm_error_http_code", "503", "status while a model takes no request"),
       HttpCode<[](S& s) -> auto& { return s.http.http_codes.throttle_error; }>(

@@ -95,6 +95,27 @@ Result<bool> IsAsked(const Environment& environment, const OptionValues& values)
   return IsLmiEnvironment(environment);
 }
 
+// An archive's folder in its place: there may be a serving.properties in it.
+Status UnpackTarget(OptionValues& values) {
+  const OptionSpec& row = ModelOptionRows().RowOf<&ModelOptions::target>();
+  const fs::path target = ModelOptionRows().Read(values).target;
+  if (!IsArchiveName(target.native())) return {};
+  TANDEM_ASSIGN_OR_RETURN(const fs::path folder, LocalModel(target, values));
+  if (!NameExists(folder / kProperties) && !Rows().Read(values).as_lmi) return {};
+  TANDEM_RETURN_IF_ERROR(values.Set(row.name, {folder.string()}, "MODEL"));
+  return SetUnlessSet(values, "served_model_name",
+                      std::string(ArchiveStem(target.filename().native())), "MODEL");
+}
+
+void NameIdleVariables(const Environment& environment) {
+  const auto found = environment.lower_bound("OPTION_");
+  if (found == environment.end() || !found->first.starts_with("OPTION_")) return;
+  LogWarning(
+      "{} and other variables of an LMI container: no effect: HF_MODEL_ID, OPTION_MODEL_ID, "
+      "SERVING_LOAD_MODELS or --as_lmi makes this one",
+      found->first);
+}
+
 // Lengths that come from keys, their defaults above all, are those of the largest models: a smaller
 // model serves what it can.
 Status BoundLengths(const OptionValues& base, const LmiConfig& config, OptionValues& values) {
@@ -119,6 +140,32 @@ Status BoundLengths(const OptionValues& base, const LmiConfig& config, OptionVal
   TANDEM_RETURN_IF_ERROR(values.Set(whole.name, {std::to_string(positions)}, whole.name));
   if (base.IsSet(input) || values.Int(input) < positions || positions < 2) return {};
   return values.Set(input.name, {std::to_string(positions - 1)}, input.name);
+}
+
+// A version of another family than the model's: the container's own default, which copied files
+// have, says nothing; another one is refused where it stands.
+Status SettleVersions(const fs::path& folder, LmiConfig& config) {
+  constexpr std::pair<std::string_view, std::string ConfigOptions::*> kVersions[] = {
+      {"baichuan_model_version", &ConfigOptions::baichuan_model_version},
+      {"chatglm_model_version", &ConfigOptions::chatglm_model_version},
+      {"gpt_model_version", &ConfigOptions::gpt_model_version}};
+  for (const auto& [name, member] : kVersions) {
+    const auto given = config.settings().options.find(name);
+    if (given == config.settings().options.end()) continue;
+    ConfigOptions options;
+    options.*member = given->second;
+    const Status told = OpenModel(folder, std::nullopt, options).status();
+    if (told.ok() || !OpenModel(folder, std::nullopt, {}).ok()) continue;
+    const std::string key = fmt::format("option.{}", name);
+    const std::vector<LmiDefault>& defaults = FindLmiKey(key)->defaults;
+    if (std::ranges::find(defaults, std::string_view(given->second), &LmiDefault::value) ==
+        defaults.end()) {
+      return InvalidArgument(
+          fmt::format("{}: {}", config.given().find(key)->second.where, told.message()));
+    }
+    config.Drop(name, told.message());
+  }
+  return {};
 }
 
 struct Address {
@@ -171,8 +218,12 @@ LmiAccess SystemLmiAccess(const OptionValues& values, std::function<Status()> ch
 
 Result<std::optional<LmiServing>> LmiServing::Take(const Environment& environment,
                                                    OptionValues& values) {
+  TANDEM_RETURN_IF_ERROR(UnpackTarget(values));
   TANDEM_ASSIGN_OR_RETURN(const bool is_asked, IsAsked(environment, values));
-  if (!is_asked) return std::optional<LmiServing>();
+  if (!is_asked) {
+    NameIdleVariables(environment);
+    return std::optional<LmiServing>();
+  }
   LmiServing serving;
   serving.environment_ = environment;
   serving.context_.generation = Rows().Read(values).generation;
@@ -324,14 +375,9 @@ Result<OptionValues> LmiServing::AddedModelValues(const std::string& url,
 
 Result<OptionValues> LmiServing::ValuesOf(const LmiModelPlace& place, size_t number,
                                           const OptionValues& base, const LmiAccess& access) const {
-  fs::path folder = place.url;
-  if (!place.url.empty() && !IsDirectory(folder)) {
-    TANDEM_ASSIGN_OR_RETURN(folder, access.fetch(place.url, {}, true));
-    TANDEM_ASSIGN_OR_RETURN(folder, DescendLmiFolder(folder));
-  }
-  TANDEM_ASSIGN_OR_RETURN(const Model read, ReadModel(place, number, folder));
+  TANDEM_ASSIGN_OR_RETURN(const fs::path folder, FolderOf(place, access));
+  TANDEM_ASSIGN_OR_RETURN(Model read, ReadModel(place, number, folder));
   const LmiSettings& settings = read.config.settings();
-  for (const std::string& note : read.config.notes()) LogWarning("{}", note);
   if (!folder.empty() && NameExists(folder / "requirements.txt")) {
     LogWarning("{}: no effect: no Python is run", (folder / "requirements.txt").string());
   }
@@ -365,22 +411,37 @@ Result<OptionValues> LmiServing::ValuesOf(const LmiModelPlace& place, size_t num
     TANDEM_RETURN_IF_ERROR(
         set.operator()<&ModelOptions::draft>(servable.path, "option.draft_model_id"));
   }
+  TANDEM_RETURN_IF_ERROR(SettleVersions(found.path, read.config));
+  for (const std::string& note : read.config.notes()) LogWarning("{}", note);
   TANDEM_RETURN_IF_ERROR(read.config.SetOptions(values));
   TANDEM_RETURN_IF_ERROR(BoundLengths(base, read.config, values));
   return values;
 }
 
-Result<std::string> LmiServing::Show() const {
+// The folder with serving.properties; empty for a model that the environment alone names.
+Result<fs::path> LmiServing::FolderOf(const LmiModelPlace& place, const LmiAccess& access) {
+  if (place.url.empty() || IsDirectory(place.url)) return fs::path(place.url);
+  TANDEM_ASSIGN_OR_RETURN(const fs::path fetched, access.fetch(place.url, {}, true));
+  return DescendLmiFolder(fetched);
+}
+
+Result<std::string> LmiServing::Show(const OptionValues& values) const {
+  const LmiAccess access = SystemLmiAccess(values, {});
   std::string out = "# The server";
   out += config_file_.empty() ? "\n" : fmt::format(" ({})\n", config_file_.string());
-  out += server_.Show();
+  TANDEM_ASSIGN_OR_RETURN(const std::string server, server_.Show(values));
+  out += server;
   for (size_t i = 0; i < places_.size(); ++i) {
-    const fs::path folder = IsDirectory(places_[i].url) ? fs::path(places_[i].url) : fs::path();
+    fs::path folder;
+    if (!IsRemoteSource(places_[i].url)) {
+      TANDEM_ASSIGN_OR_RETURN(folder, FolderOf(places_[i], access));
+    }
     TANDEM_ASSIGN_OR_RETURN(const Model model, ReadModel(places_[i], i, folder));
     out += fmt::format("\n# The model {}{}{}\n", places_[i].name,
                        places_[i].url.empty() ? "" : " in ", places_[i].url);
     for (const std::string& note : model.config.notes()) out += fmt::format("# note: {}\n", note);
-    out += model.config.Show();
+    TANDEM_ASSIGN_OR_RETURN(const std::string shown, model.config.Show(values));
+    out += shown;
   }
   return out;
 }

@@ -54,8 +54,9 @@ class LmiServing {
   // SERVING_LOAD_MODELS takes. Any thread, one call at a time.
   Result<OptionValues> AddedModelValues(const std::string& url, const OptionValues& values,
                                         const LmiAccess& access) const;
-  // What was understood of all files and variables, as comments and properties. Nothing is fetched.
-  Result<std::string> Show() const;
+  // What was understood of all files and variables, as comments and properties, and the options
+  // that follow. Archives are unpacked, but nothing is downloaded.
+  Result<std::string> Show(const OptionValues& values) const;
 
  private:
   // A model's configuration, and the folder with its serving.properties (empty without one).
@@ -69,6 +70,8 @@ class LmiServing {
   // `number`: of models that are opened before this one.
   Result<Model> ReadModel(const LmiModelPlace& place, size_t number,
                           const std::filesystem::path& folder) const;
+  static Result<std::filesystem::path> FolderOf(const LmiModelPlace& place,
+                                                const LmiAccess& access);
   Result<std::filesystem::path> SourceOf(const Model& model, const LmiAccess& access) const;
   Result<OptionValues> ValuesOf(const LmiModelPlace& place, size_t number,
                                 const OptionValues& values, const LmiAccess& access) const;

@@ -133,6 +133,9 @@ std::span<const LmiKey> QuantizationKeys() {
       CalibSize("option.calib_size"),
       Option("option.calib_batch_size", LmiValue::kInteger, {{28, "32"}}, "calib_batch_size",
              "texts that are run together"),
+      Option("option.calib_dataset", LmiValue::kText, {}, "calib_dataset",
+             "not a key of LMI: a file of texts to calibrate with, instead of the embedded "
+             "dictionary"),
       Option("option.awq_block_size", LmiValue::kInteger, {{28, "128"}}, "awq_block_size",
              "inputs that share a scale: 64 or 128"),
       Ignored("option.use_fp8_context_fmha", {{28, "false"}},

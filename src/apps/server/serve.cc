@@ -60,6 +60,7 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
   NameLegacyOptions(values, LegacyServeRows());
   TANDEM_ASSIGN_OR_RETURN(serve::ServerOptions server_options, ServerOptionsFrom(values, options));
   server_options.version = Version();
+  TANDEM_RETURN_IF_ERROR(serve::CheckPort(server_options.http.host, server_options.http.port));
   if (lmi) server_options.lmi = lmi->HttpWith(server_options.lmi);
   server_options.on_shutdown = [&](int requests) {
     SayShutdown(server_options, requests, console);
@@ -110,7 +111,10 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
   if (const auto first = backend.Get(); first != nullptr) SayDevice(*first, console);
   for (const auto& engine : served.engines) SayMemory(*engine, console);
   SayModels(served.models, console);
-  SayAddress(server_options, served, *server, llgtrt.any_model_name, console);
+  const Clients clients = lmi                     ? Clients::kLmi
+                          : llgtrt.any_model_name ? Clients::kLlgtrt
+                                                  : Clients::kTriton;
+  SayAddress(server_options, served, *server, clients, console);
   TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know the address
   served.engines.clear();                    // they live as long as they are served
   return server->Run();
@@ -124,7 +128,7 @@ Status Run(const OptionValues& given, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(const std::optional<LmiServing> lmi,
                           LmiServing::Take(ProcessEnvironment(), values));
   if (lmi && values.Flag(*values.Find("print_config"))) {
-    TANDEM_ASSIGN_OR_RETURN(const std::string shown, lmi->Show());
+    TANDEM_ASSIGN_OR_RETURN(const std::string shown, lmi->Show(values));
     console.SayPart(shown);
     return console.status();
   }

@@ -9,6 +9,31 @@
 #include <vector>
 
 namespace tandem::apps {
+namespace {
+
+struct Example {
+  const char* path;
+  const char* body;
+};
+
+Example ExampleFor(Clients clients) {
+  switch (clients) {
+    case Clients::kLlgtrt:
+      return {"/v1/chat/completions",
+              R"({"messages": [{"role": "user", "content": "What does \"tandem\" mean?"}], )"
+              R"("max_tokens": 100})"};
+    case Clients::kLmi:
+      return {"/invocations",
+              R"({"inputs": "What does \"tandem\" mean?", "parameters": {"max_new_tokens": 100}})"};
+    case Clients::kTriton:
+      break;
+  }
+  return {"/v2/models/ensemble/generate",
+          R"({"text_input": "What does \"tandem\" mean?", "max_tokens": 100, "bad_words": "", )"
+          R"("stop_words": ""})"};
+}
+
+}  // namespace
 
 void SayDevice(const ops::Backend& backend, const Console& console) {
   const std::string description = backend.Describe();
@@ -65,7 +90,7 @@ void SayModels(const serve::kserve::Repository& models, const Console& console) 
 }
 
 void SayAddress(const serve::ServerOptions& options, const ServedModels& served,
-                const serve::Server& server, bool as_llgtrt, const Console& console) {
+                const serve::Server& server, Clients clients, const Console& console) {
   // An IPv6 address is written in brackets.
   const bool bracketed = options.http.host.find(':') != std::string::npos;
   const std::string host = bracketed ? "[" + options.http.host + "]" : options.http.host;
@@ -82,18 +107,10 @@ void SayAddress(const serve::ServerOptions& options, const ServedModels& served,
   console.Say(fmt::format("listening on {}; stop with Ctrl-C or SIGTERM{}", url,
                           has_ensemble ? ". Try:" : ""));
   const char* key = options.api_keys.empty() ? "" : " -H \"authorization: Bearer $KEY\"";
-  if (has_ensemble && as_llgtrt) {
-    console.Say(fmt::format(
-        "  curl{} {}/v1/chat/completions -H 'content-type: application/json' -d '{{\"messages\": "
-        "[{{\"role\": \"user\", \"content\": \"What does \\\"tandem\\\" mean?\"}}], "
-        "\"max_tokens\": "
-        "100}}'",
-        key, url));
-  } else if (has_ensemble) {
-    console.Say(fmt::format(
-        "  curl{} -X POST {}/v2/models/ensemble/generate -d '{{\"text_input\": \"What does "
-        "\\\"tandem\\\" mean?\", \"max_tokens\": 100, \"bad_words\": \"\", \"stop_words\": \"\"}}'",
-        key, url));
+  if (has_ensemble) {
+    const Example example = ExampleFor(clients);
+    console.Say(fmt::format("  curl{} {}{} -H 'content-type: application/json' -d '{}'", key, url,
+                            example.path, example.body));
   }
   nlohmann::ordered_json json = {
       {"url", url}, {"host", options.http.host}, {"port", server.port()}};

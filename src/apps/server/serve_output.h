@@ -13,9 +13,11 @@ void SayDevice(const ops::Backend& backend, const Console& console);
 void SayMemory(const ServedEngine& engine, const Console& console);
 // Every name that a request may give, and the state of the model.
 void SayModels(const serve::kserve::Repository& models, const Console& console);
-// With a request to try: by OpenAI's API where the server stands for llgtrt.
+// The server in whose place this one is, whose requests its users know.
+enum class Clients : uint8_t { kTriton, kLlgtrt, kLmi };
+// With a request to try.
 void SayAddress(const serve::ServerOptions& options, const ServedModels& served,
-                const serve::Server& server, bool as_llgtrt, const Console& console);
+                const serve::Server& server, Clients clients, const Console& console);
 // At the first signal: what the server waits for, and how to end the wait. Nothing if it ends at
 // once.
 void SayShutdown(const serve::ServerOptions& options, int requests, const Console& console);

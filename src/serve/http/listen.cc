@@ -87,6 +87,12 @@ Result<ListeningSocket> Listen(const std::string& host, uint16_t port, std::stri
       fmt::format("cannot listen on {} port {}: {}", host, port, std::strerror(error)));
 }
 
+Status CheckPort(const std::string& host, uint16_t port) {
+  TANDEM_ASSIGN_OR_RETURN(const ListeningSocket socket, Listen(host, port));
+  ::close(socket.fd);
+  return {};
+}
+
 bool IsLoopback(const std::string& host) {
   const Result<Address> address = ParseAddress(host);
   if (!address.ok()) return false;

@@ -20,6 +20,9 @@ struct ListeningSocket {
 Result<ListeningSocket> Listen(const std::string& host, uint16_t port,
                                std::string_view option = "port");
 
+// Whether Listen would succeed now: what takes long before it need not be done in vain.
+Status CheckPort(const std::string& host, uint16_t port);
+
 // Whether only programs on this machine can reach `host`.
 bool IsLoopback(const std::string& host);
 

@@ -66,8 +66,8 @@ OutputFormatter FormatterOfBody(const Json& body, const openai::Call& call,
 void FillMaxTokens(openai::Call& call, const Settings& settings) {
   if (settings.generation == Generation::k034) return;
   for (TextRequest& prompt : call.prompts) {
-    if (call.endpoint == openai::Endpoint::kChat && !prompt.max_tokens) {
-      prompt.max_tokens = DefaultNewTokens(settings);
+    if (call.endpoint == openai::Endpoint::kChat) {
+      prompt.default_max_tokens = DefaultNewTokens(settings);
     }
   }
 }

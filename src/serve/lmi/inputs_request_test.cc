@@ -32,12 +32,12 @@ Settings Of(Generation generation) {
 }
 
 TEST(LmiInputsRequestTest, TheNumberOfNewTokensIsThatOfTheRelease) {
-  EXPECT_EQ(Prompt("{}", Of(Generation::k026)).max_tokens, 128);
-  EXPECT_EQ(Prompt("{}", Of(Generation::k027)).max_tokens, 30);
-  EXPECT_EQ(Prompt("{}", Of(Generation::k034)).max_tokens, 30);
+  EXPECT_EQ(Prompt("{}", Of(Generation::k026)).default_max_tokens, 128);
+  EXPECT_EQ(Prompt("{}", Of(Generation::k027)).default_max_tokens, 30);
+  EXPECT_EQ(Prompt("{}", Of(Generation::k034)).default_max_tokens, 30);
   Settings settings;
   settings.max_new_tokens = 7;
-  EXPECT_EQ(Prompt("{}", settings).max_tokens, 7);
+  EXPECT_EQ(Prompt("{}", settings).default_max_tokens, 7);
   EXPECT_EQ(Prompt(R"({"max_new_tokens": 5})", settings).max_tokens, 5);
   EXPECT_EQ(Prompt(R"({"request_output_len": 6})").max_tokens, 6);
 }

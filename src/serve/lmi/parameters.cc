@@ -124,10 +124,9 @@ void ReadWords(FieldReader& fields, InputsCall& call, TextRequest& options) {
 }
 
 void ReadLengths(FieldReader& fields, const Settings& settings, TextRequest& options) {
-  options.max_tokens =
-      FirstOf<int64_t>(fields, {"max_new_tokens", "max_tokens", "request_output_len"},
-                       &options.names.max_tokens)
-          .value_or(DefaultNewTokens(settings));
+  options.max_tokens = FirstOf<int64_t>(
+      fields, {"max_new_tokens", "max_tokens", "request_output_len"}, &options.names.max_tokens);
+  options.default_max_tokens = DefaultNewTokens(settings);
   options.keep_prompt_tokens = fields.Integer("truncate");
   if (options.keep_prompt_tokens && *options.keep_prompt_tokens < 1) {
     fields.Fail("truncate", "must be at least 1");

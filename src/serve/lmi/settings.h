@@ -62,7 +62,7 @@ struct Settings {
   // TensorRT-LLM handler (0.8, 5, 0.85), not 1, all and 1.
   bool trtllm_sampling = true;
 
-  // From a request's arrival to the first token of a stream, or to the whole answer.
+  // How long a request waits for a place in the batch, and for its first token after that.
   Nanos predict_timeout = std::chrono::seconds(120);
   // Between two parts of a stream; then the connection ends. 0: no limit.
   Nanos chunked_read_timeout = std::chrono::seconds(120);

@@ -66,7 +66,7 @@ TextRequest ReadOptions(FieldReader& fields, Call& call) {
   ReadLlgtrtFields(fields, call, text);
   ReadSpecialTokens(fields, call, text);
   const bool is_completion = call.endpoint == Endpoint::kCompletions;
-  if (!text.max_tokens && is_completion) text.max_tokens = kDefaultMaxTokens;
+  if (is_completion) text.default_max_tokens = kDefaultMaxTokens;
   if (text.max_tokens == 0 && text.return_prompt && is_completion) ScoreOnly(call, text);
   return text;
 }
