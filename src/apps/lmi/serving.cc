@@ -244,28 +244,14 @@ Result<std::optional<LmiServing>> LmiServing::Take(const Environment& environmen
   TANDEM_ASSIGN_OR_RETURN(serving.places_, FindLmiModels(environment, settings, serving.store_));
   serving.context_.num_models = static_cast<int>(serving.places_.size());
   serving.http_ = settings.http;
+  serving.http_.tgi_compat = values.Flag(*values.Find("tgi_compat"));
   for (size_t i = 0; i < serving.places_.size(); ++i) {
     const std::string& url = serving.places_[i].url;
     const fs::path folder = IsDirectory(url) ? fs::path(url) : fs::path();
-    TANDEM_ASSIGN_OR_RETURN(const Model model, serving.ReadModel(serving.places_[i], i, folder));
-    if (i > 0) continue;
-    const serve::lmi::Settings& own = model.config.settings().http;
-    serve::lmi::Settings& http = serving.http_;
-    http.output_formatter = own.output_formatter;
-    http.tgi_compat = own.tgi_compat;
-    http.predict_timeout = own.predict_timeout;
-    http.job_queue_size = own.job_queue_size;
-    http.batch_size = own.batch_size;
-    http.max_batch_delay_ms = own.max_batch_delay_ms;
-    http.max_idle_s = own.max_idle_s;
+    // What is wrong is told before anything is loaded.
+    TANDEM_RETURN_IF_ERROR(serving.ReadModel(serving.places_[i], i, folder).status());
   }
   return std::optional<LmiServing>(std::move(serving));
-}
-
-serve::lmi::Settings LmiServing::HttpWith(const serve::lmi::Settings& command_line) const {
-  serve::lmi::Settings settings = http_;
-  settings.tgi_compat = settings.tgi_compat || command_line.tgi_compat;
-  return settings;
 }
 
 // The server's own keys.
@@ -360,21 +346,20 @@ Result<fs::path> LmiServing::SourceOf(const Model& model, const LmiAccess& acces
   return fetched;
 }
 
-Result<OptionValues> LmiServing::ModelValues(size_t model, const OptionValues& values,
-                                             const LmiAccess& access) const {
+Result<UrlModel> LmiServing::ModelValues(size_t model, const OptionValues& values,
+                                         const LmiAccess& access) const {
   return ValuesOf(places_[model], model, values, access);
 }
 
-Result<OptionValues> LmiServing::AddedModelValues(const std::string& url,
-                                                  const OptionValues& values,
-                                                  const LmiAccess& access) const {
+Result<UrlModel> LmiServing::AddedModelValues(const std::string& url, const OptionValues& values,
+                                              const LmiAccess& access) const {
   LmiModelPlace place;
   place.url = LocateLmiModel(url, store_);
   return ValuesOf(place, places_.size(), values, access);
 }
 
-Result<OptionValues> LmiServing::ValuesOf(const LmiModelPlace& place, size_t number,
-                                          const OptionValues& base, const LmiAccess& access) const {
+Result<UrlModel> LmiServing::ValuesOf(const LmiModelPlace& place, size_t number,
+                                      const OptionValues& base, const LmiAccess& access) const {
   TANDEM_ASSIGN_OR_RETURN(const fs::path folder, FolderOf(place, access));
   TANDEM_ASSIGN_OR_RETURN(Model read, ReadModel(place, number, folder));
   const LmiSettings& settings = read.config.settings();
@@ -393,7 +378,7 @@ Result<OptionValues> LmiServing::ValuesOf(const LmiModelPlace& place, size_t num
   TANDEM_RETURN_IF_ERROR(values.Set(ModelOptionRows().RowOf<&ModelOptions::target>().name,
                                     {found.path.string()}, "option.model_id"));
   if (!settings.sources.tokenizer.empty()) {
-    fs::path tokenizer = settings.sources.tokenizer;
+    fs::path tokenizer = FolderOfId(folder, settings.sources.tokenizer);
     if (!IsDirectory(tokenizer)) {
       TANDEM_ASSIGN_OR_RETURN(tokenizer, access.fetch(settings.sources.tokenizer,
                                                       settings.sources.tokenizer_revision, false));
@@ -415,7 +400,9 @@ Result<OptionValues> LmiServing::ValuesOf(const LmiModelPlace& place, size_t num
   for (const std::string& note : read.config.notes()) LogWarning("{}", note);
   TANDEM_RETURN_IF_ERROR(read.config.SetOptions(values));
   TANDEM_RETURN_IF_ERROR(BoundLengths(base, read.config, values));
-  return values;
+  UrlModel model{std::move(values), settings.http};
+  model.http->tgi_compat = model.http->tgi_compat || base.Flag(*base.Find("tgi_compat"));
+  return model;
 }
 
 // The folder with serving.properties; empty for a model that the environment alone names.

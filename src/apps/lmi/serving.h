@@ -29,6 +29,12 @@ struct LmiAccess {
 // Downloads as the options of `values` say; `check` as SourceOptions::check.
 LmiAccess SystemLmiAccess(const OptionValues& values, std::function<Status()> check);
 
+// A model by its address: what its engine is opened with, and how its routes answer.
+struct UrlModel {
+  OptionValues values;
+  std::optional<serve::lmi::ModelSettings> http = {};  // of its own
+};
+
 class LmiServing {
  public:
   // Finds out which models there are, and gives options that are not set the server's values. Empty
@@ -41,19 +47,17 @@ class LmiServing {
   const std::string& name(size_t model) const { return places_[model].name; }
   // The folder, archive or address; empty for a model that the environment alone names.
   const std::string& url(size_t model) const { return places_[model].url; }
-  // Of the server's routes; those of models are the first one's.
+  // Of the server's routes.
   const serve::lmi::Settings& http() const { return http_; }
-  // The same, with the switches that the command line has set.
-  serve::lmi::Settings HttpWith(const serve::lmi::Settings& command_line) const;
 
   // The server's options with those of a model: its folder is fetched if need be.
   // What is worth telling is logged.
-  Result<OptionValues> ModelValues(size_t model, const OptionValues& values,
-                                   const LmiAccess& access) const;
+  Result<UrlModel> ModelValues(size_t model, const OptionValues& values,
+                               const LmiAccess& access) const;
   // The same for a model that a request adds to these: its address is of the forms that
   // SERVING_LOAD_MODELS takes. Any thread, one call at a time.
-  Result<OptionValues> AddedModelValues(const std::string& url, const OptionValues& values,
-                                        const LmiAccess& access) const;
+  Result<UrlModel> AddedModelValues(const std::string& url, const OptionValues& values,
+                                    const LmiAccess& access) const;
   // What was understood of all files and variables, as comments and properties, and the options
   // that follow. Archives are unpacked, but nothing is downloaded.
   Result<std::string> Show(const OptionValues& values) const;
@@ -73,8 +77,8 @@ class LmiServing {
   static Result<std::filesystem::path> FolderOf(const LmiModelPlace& place,
                                                 const LmiAccess& access);
   Result<std::filesystem::path> SourceOf(const Model& model, const LmiAccess& access) const;
-  Result<OptionValues> ValuesOf(const LmiModelPlace& place, size_t number,
-                                const OptionValues& values, const LmiAccess& access) const;
+  Result<UrlModel> ValuesOf(const LmiModelPlace& place, size_t number, const OptionValues& values,
+                            const LmiAccess& access) const;
 
   Environment environment_;
   bool is_container_ = false;  // not just a folder with serving.properties

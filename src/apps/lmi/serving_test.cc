@@ -61,9 +61,9 @@ class LmiServingTest : public testing::Test {
     }};
   }
   OptionValues ModelValues(const LmiServing& serving, size_t model = 0) {
-    auto values = serving.ModelValues(model, values_, Access());
-    EXPECT_TRUE(values.ok()) << values.status().message();
-    return values.ok() ? *std::move(values) : values_;
+    auto read = serving.ModelValues(model, values_, Access());
+    EXPECT_TRUE(read.ok()) << read.status().message();
+    return read.ok() ? read->values : values_;
   }
   static std::string Target(const OptionValues& values) {
     return ModelOptionRows().Read(values).target.string();
@@ -243,9 +243,9 @@ TEST_F(LmiServingTest, AModelThatARequestAddsHasItsOwnProperties) {
   Write("fetched/model/serving.properties", "option.max_input_len=77");
   const LmiServing serving = Taken({{"OPTION_MAX_OUTPUT_LEN", "100"}});
   const auto added = [&](const std::string& url) {
-    auto values = serving.AddedModelValues(url, values_, Access());
-    EXPECT_TRUE(values.ok()) << values.status().message();
-    return values.ok() ? *std::move(values) : values_;
+    auto read = serving.AddedModelValues(url, values_, Access());
+    EXPECT_TRUE(read.ok()) << read.status().message();
+    return read.ok() ? read->values : values_;
   };
   const OptionValues folder = added("file://" + Path("more/inside"));
   EXPECT_EQ(Target(folder), Path("more/inside"));
@@ -294,28 +294,48 @@ TEST_F(LmiServingTest, EngineAndDevicesOfTheListCount) {
               HasSubstr("load_models: 'PyTorch' is for other kinds of models"));
 }
 
-TEST_F(LmiServingTest, TheSettingsOfTheRoutesAreTheFirstModels) {
+TEST_F(LmiServingTest, TheRoutesHaveTheServersSettings) {
   WriteModel("store/m");
-  Write("store/m/serving.properties",
-        "option.output_formatter=jsonlines\noption.tgi_compat=true\noption.predict_timeout=9");
   Give("lmi_generation", "0.34");
   const serve::lmi::Settings http = Taken({{"SAGEMAKER_MULTI_MODEL", "true"},
                                            {"SAGEMAKER_HEALTH_CHECK_OVERRIDE", "true"},
                                            {"SERVING_MAX_REQUEST_SIZE", "1000"}})
                                         .http();
-  EXPECT_EQ(http.output_formatter, serve::lmi::OutputFormatter::kJsonLines);
-  EXPECT_TRUE(http.tgi_compat);
   EXPECT_TRUE(http.multi_model);
   EXPECT_TRUE(http.needs_all_ready);
-  EXPECT_EQ(http.predict_timeout, std::chrono::seconds(9));
   EXPECT_EQ(http.max_request_size, 1000u);
   EXPECT_EQ(http.generation, serve::lmi::Generation::k034);
+}
+
+TEST_F(LmiServingTest, EachModelHasItsSettingsWhereverItComesFrom) {
+  const std::string properties =
+      "option.output_formatter=sse\noption.tgi_compat=true\noption.predict_timeout=9\n"
+      "job_queue_size=3";
+  WriteModel("store/a");
+  WriteModel("store/b");
+  Write("store/b/serving.properties", properties);
+  Write("store/c.tar.gz");
+  WriteModel("fetched/model");
+  Write("fetched/model/serving.properties", properties);
+  const LmiServing serving = Taken({});
+  const auto http = [&](size_t model) {
+    return *serving.ModelValues(model, values_, Access())->http;
+  };
+  EXPECT_EQ(http(0).output_formatter, serve::lmi::OutputFormatter::kByStream);
+  EXPECT_EQ(http(0).job_queue_size, 1000);
+  for (const serve::lmi::ModelSettings& own :
+       {http(1), http(2), *serving.AddedModelValues("s3://b/m.tar.gz", values_, Access())->http}) {
+    EXPECT_EQ(own.output_formatter, serve::lmi::OutputFormatter::kSse);
+    EXPECT_TRUE(own.tgi_compat);
+    EXPECT_EQ(own.predict_timeout, std::chrono::seconds(9));
+    EXPECT_EQ(own.job_queue_size, 3);
+  }
 }
 
 TEST_F(LmiServingTest, ShowsWhatWasUnderstood) {
   WriteModel("store/m");
   Write("store/m/serving.properties", "option.max_input_len=256 # default is 1024\noption.x=1");
-  const std::string shown = Taken({{"OPTION_DTYPE", "fp16"}}).Show().value();
+  const std::string shown = Taken({{"OPTION_DTYPE", "fp16"}}).Show(values_).value();
   EXPECT_THAT(shown, AllOf(HasSubstr("# The model m in " + Path("store/m")),
                            HasSubstr("serving.properties: line 1: option.max_input_len: "
                                      "--max_input_len\noption.max_input_len=256\n"),

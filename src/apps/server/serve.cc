@@ -61,7 +61,7 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
   TANDEM_ASSIGN_OR_RETURN(serve::ServerOptions server_options, ServerOptionsFrom(values, options));
   server_options.version = Version();
   TANDEM_RETURN_IF_ERROR(serve::CheckPort(server_options.http.host, server_options.http.port));
-  if (lmi) server_options.lmi = lmi->HttpWith(server_options.lmi);
+  if (lmi) server_options.lmi = lmi->http();
   server_options.on_shutdown = [&](int requests) {
     SayShutdown(server_options, requests, console);
   };

@@ -60,14 +60,14 @@ Status OpenLmiModels(const LmiServing& lmi, const LmiAccess& access, const Serve
     const OptionSpec* renamed = values.Find("served_model_name");
     const bool is_renamed = i == 0 && renamed != nullptr && values.IsSet(*renamed);
     const std::string& name = is_renamed ? options.served_model_name : lmi.name(i);
-    Result<OptionValues> own = lmi.ModelValues(i, values, access);
+    Result<UrlModel> own = lmi.ModelValues(i, values, access);
     if (!own.ok()) return own.status().Annotate("model " + name);
-    served.loader->NoteStart(name, lmi.url(i));
+    served.loader->NoteStart(name, lmi.url(i), own->http);
     if (i == 0) {
-      TANDEM_RETURN_IF_ERROR(ServePair(name, options, open, *own, served));
+      TANDEM_RETURN_IF_ERROR(ServePair(name, options, open, own->values, served));
       continue;
     }
-    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedEngine> engine, open(*own));
+    TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedEngine> engine, open(own->values));
     TANDEM_RETURN_IF_ERROR(served.registry.Add(name, ServiceOf(engine)));
     TANDEM_ASSIGN_OR_RETURN(const serve::ModelPtr model, served.registry.Find(name));
     served.models.Add(serve::kserve::MakeTextModel(

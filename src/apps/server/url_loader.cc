@@ -31,9 +31,11 @@ UrlLoader::UrlLoader(const OptionValues& values, ModelRepository::OpenEngine ope
       models_(models),
       read_(std::move(read)) {}
 
-void UrlLoader::NoteStart(std::string name, std::string url) {
+void UrlLoader::NoteStart(std::string name, std::string url,
+                          std::optional<serve::lmi::ModelSettings> settings) {
   const MutexLock lock(mutex_);
-  origins_.insert_or_assign(std::move(name), serve::lmi::ModelOrigin{std::move(url)});
+  origins_.insert_or_assign(std::move(name),
+                            serve::lmi::ModelOrigin{.url = std::move(url), .settings = settings});
 }
 
 serve::lmi::ModelOrigin UrlLoader::OriginOf(std::string_view name) const {
@@ -48,27 +50,28 @@ Status UrlLoader::Load(const serve::lmi::LoadRequest& request) {
         .WithReason(Reason::kAlreadyExists);
   }
   models_.SetState(request.name, ModelState::kLoading, "");
-  Status status = Open(request);
-  if (status.ok()) {
+  const auto settings = Open(request);
+  if (settings.ok()) {
     const MutexLock lock(mutex_);
-    origins_.insert_or_assign(request.name, serve::lmi::ModelOrigin{request.url, true});
+    origins_.insert_or_assign(request.name, serve::lmi::ModelOrigin{request.url, true, *settings});
   } else {
     // A name that a request made up is nobody's failure.
-    models_.SetState(request.name, ModelState::kUnavailable, status.message());
+    models_.SetState(request.name, ModelState::kUnavailable, settings.status().message());
     models_.Forget(request.name);
   }
-  return status;
+  return settings.status();
 }
 
-Status UrlLoader::Open(const serve::lmi::LoadRequest& request) {
-  TANDEM_ASSIGN_OR_RETURN(const OptionValues values, read_(values_, request.url));
-  Result<std::shared_ptr<ServedEngine>> engine = open_(values);
+Result<std::optional<serve::lmi::ModelSettings>> UrlLoader::Open(
+    const serve::lmi::LoadRequest& request) {
+  TANDEM_ASSIGN_OR_RETURN(const UrlModel asked, read_(values_, request.url));
+  Result<std::shared_ptr<ServedEngine>> engine = open_(asked.values);
   if (!engine.ok()) return AsMemory(engine.status());
   TANDEM_RETURN_IF_ERROR(engines_.Add(request.name, ServiceOf(*engine)));
   TANDEM_ASSIGN_OR_RETURN(const serve::ModelPtr model, engines_.Find(request.name));
   models_.Add(serve::kserve::MakeTextModel(model, request.name,
                                            (*engine)->session->engine->options().max_batch_size));
-  return {};
+  return asked.http;
 }
 
 Status UrlLoader::Unload(std::string_view name) {
@@ -84,7 +87,7 @@ Status UrlLoader::Unload(std::string_view name) {
   return {};
 }
 
-Result<OptionValues> TargetOfUrl(const OptionValues& values, const std::string& url) {
+Result<UrlModel> TargetOfUrl(const OptionValues& values, const std::string& url) {
   const std::string target = LocateLmiModel(url, {});
   if (!IsRemoteSource(target) && !NameExists(target)) {
     return NotFound(fmt::format("url: there is no folder {}", target));
@@ -95,7 +98,7 @@ Result<OptionValues> TargetOfUrl(const OptionValues& values, const std::string& 
   // That of the command line belongs to its own target.
   const OptionSpec& draft = rows.RowOf<&ModelOptions::draft>();
   if (found.IsSet(draft)) TANDEM_RETURN_IF_ERROR(found.Set(draft.name, {""}, "url"));
-  return found;
+  return UrlModel{std::move(found)};
 }
 
 }  // namespace tandem::apps

@@ -7,6 +7,7 @@
 #include <string>
 #include <string_view>
 
+#include "apps/lmi/serving.h"
 #include "apps/server/model_repository.h"
 #include "base/mutex.h"
 #include "serve/kserve/repository.h"
@@ -20,14 +21,15 @@ class UrlLoader final : public serve::lmi::ModelLoader {
   // The command line's values with those of a model's address: at least its target, which is
   // fetched if need be. NOT_FOUND where there is nothing.
   using ReadUrl =
-      std::function<Result<OptionValues>(const OptionValues& values, const std::string& url)>;
+      std::function<Result<UrlModel>(const OptionValues& values, const std::string& url)>;
 
   // `engines` and `models` get what is loaded, and outlive the loader.
   UrlLoader(const OptionValues& values, ModelRepository::OpenEngine open,
             serve::ModelRegistry& engines, serve::kserve::Repository& models, ReadUrl read);
 
-  // What the start has loaded: `name` came from `url`.
-  void NoteStart(std::string name, std::string url);
+  // What the start has loaded: `name` came from `url`, and has settings of its own or none.
+  void NoteStart(std::string name, std::string url,
+                 std::optional<serve::lmi::ModelSettings> settings = {});
 
   Status Load(const serve::lmi::LoadRequest& request) override;
   // INVALID_ARGUMENT for a model of the start.
@@ -35,7 +37,8 @@ class UrlLoader final : public serve::lmi::ModelLoader {
   serve::lmi::ModelOrigin OriginOf(std::string_view name) const override;
 
  private:
-  Status Open(const serve::lmi::LoadRequest& request);
+  // The settings that the model has of its own.
+  Result<std::optional<serve::lmi::ModelSettings>> Open(const serve::lmi::LoadRequest& request);
 
   const OptionValues values_;
   const ModelRepository::OpenEngine open_;
@@ -48,6 +51,6 @@ class UrlLoader final : public serve::lmi::ModelLoader {
 
 // The address becomes the target, without a draft: a folder, an archive, or what is downloaded as
 // for the command line.
-Result<OptionValues> TargetOfUrl(const OptionValues& values, const std::string& url);
+Result<UrlModel> TargetOfUrl(const OptionValues& values, const std::string& url);
 
 }  // namespace tandem::apps

@@ -20,8 +20,13 @@ namespace {
 // A call with its place among the jobs. Counts its failure.
 class JobSource final : public MessageSource {
  public:
-  JobSource(std::unique_ptr<MessageSource> source, Jobs::Ticket ticket, Counters& counters)
-      : ticket_(std::move(ticket)), source_(std::move(source)), counters_(counters) {}
+  // `settings`: of the source, which refers to them.
+  JobSource(std::shared_ptr<const Settings> settings, std::unique_ptr<MessageSource> source,
+            Jobs::Ticket ticket, Counters& counters)
+      : settings_(std::move(settings)),
+        ticket_(std::move(ticket)),
+        source_(std::move(source)),
+        counters_(counters) {}
 
   CallNews Next(HttpHead& head, std::vector<std::string>& messages, Status& error) override {
     const CallNews news = source_->Next(head, messages, error);
@@ -36,6 +41,7 @@ class JobSource final : public MessageSource {
   }
 
  private:
+  const std::shared_ptr<const Settings> settings_;
   const Jobs::Ticket ticket_;
   const std::unique_ptr<MessageSource> source_;
   Counters& counters_;
@@ -124,29 +130,32 @@ std::unique_ptr<Reply> Invoker::Invoke(const HttpRequest& request, std::string m
 
 std::unique_ptr<Reply> Invoker::Begin(const HttpRequest& request, const ModelPtr& model,
                                       const std::function<void()>& wake) {
-  Result<Jobs::Ticket> ticket = jobs_->Begin(model->name, MostJobs(*model, settings_));
+  auto settings = std::make_shared<const Settings>(SettingsOf(host_, settings_, model->name));
+  Result<Jobs::Ticket> ticket = jobs_->Begin(model->name, MostJobs(*model, *settings));
   if (!ticket.ok()) return Refuse(ticket.status());
-  Result<Invocation> invocation = Read(request, model, wake);
+  Result<Invocation> invocation = Read(request, model, *settings, wake);
   if (!invocation.ok()) return Refuse(invocation.status());
   ReplyStyle style = std::move(invocation->style);
-  style.first_patience = settings_.predict_timeout;
+  style.first_patience = settings->predict_timeout;
   style.next_patience = settings_.chunked_read_timeout;
-  std::unique_ptr<Reply> reply = MakeCallReply(
-      std::make_unique<JobSource>(std::move(invocation->source), *std::move(ticket), counters_),
-      std::move(style));
+  std::unique_ptr<Reply> reply =
+      MakeCallReply(std::make_unique<JobSource>(std::move(settings), std::move(invocation->source),
+                                                *std::move(ticket), counters_),
+                    std::move(style));
   if (invocation->ignored.empty()) return reply;
   return AddHeader(std::move(reply), std::string(openai::IgnoredFields::kHeader),
                    ignored_.Tell(invocation->ignored, request.id));
 }
 
 Result<Invocation> Invoker::Read(const HttpRequest& request, const ModelPtr& model,
+                                 const Settings& settings,
                                  const std::function<void()>& wake) const {
   TANDEM_ASSIGN_OR_RETURN(const Json body,
                           DecodeBody(request.Header("content-type"), request.body));
   const bool is_openai = body.Find("messages") != nullptr ||
                          (body.Find("prompt") != nullptr && body.Find("inputs") == nullptr);
-  return is_openai ? BeginOpenAiShape(body, model, request, settings_, openai_, wake)
-                   : BeginInputs(body, model, request, settings_, wake);
+  return is_openai ? BeginOpenAiShape(body, model, request, settings, openai_, wake)
+                   : BeginInputs(body, model, request, settings, wake);
 }
 
 std::unique_ptr<Reply> Invoker::BeginAsync(const HttpRequest& request, const ModelPtr& model) {

@@ -32,7 +32,7 @@ class Invoker {
   std::unique_ptr<Reply> Begin(const HttpRequest& request, const ModelPtr& model,
                                const std::function<void()>& wake);
   Result<Invocation> Read(const HttpRequest& request, const ModelPtr& model,
-                          const std::function<void()>& wake) const;
+                          const Settings& settings, const std::function<void()>& wake) const;
   std::unique_ptr<Reply> BeginAsync(const HttpRequest& request, const ModelPtr& model);
   std::unique_ptr<Reply> FetchAsync(const HttpRequest& request, const std::string& token);
   std::unique_ptr<Reply> Refuse(const Status& error) const;

@@ -250,7 +250,8 @@ void AddModelRoutes(std::string_view prefix, const Host& host, const Settings& s
   const RouteFunction describe = [host, &settings](const HttpRequest&, const PathValues& values,
                                                    const auto&) {
     const std::optional<ListedModel> model = FindListed(host, values[0]);
-    return model ? MakeReply(200, FormatDescription(*model, settings)) : NotFoundReply(values[0]);
+    if (!model) return NotFoundReply(values[0]);
+    return MakeReply(200, FormatDescription(*model, SettingsOf(host, settings, model->name)));
   };
   const RouteFunction scale = [host](const HttpRequest& request, const PathValues& values,
                                      const auto&) { return ScaleModel(host, request, values[0]); };

@@ -33,6 +33,14 @@ std::string_view HealthName(Health health) {
   return "FAILED";
 }
 
+Settings SettingsOf(const Host& host, const Settings& server, std::string_view model) {
+  Settings settings = server;
+  if (host.loader == nullptr) return settings;
+  const ModelOrigin origin = host.loader->OriginOf(model);
+  if (origin.settings) static_cast<ModelSettings&>(settings) = *origin.settings;
+  return settings;
+}
+
 std::vector<ListedModel> ListModels(const Host& host) {
   std::vector<ListedModel> list;
   const auto origin_of = [&](const std::string& name) {

@@ -32,6 +32,9 @@ struct ListedModel {
   ModelPtr model;  // null unless it is loaded
 };
 
+// Those of the server, with the model's own where it has some.
+Settings SettingsOf(const Host& host, const Settings& server, std::string_view model);
+
 // In the order of names.
 std::vector<ListedModel> ListModels(const Host& host);
 

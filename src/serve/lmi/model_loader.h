@@ -3,10 +3,12 @@
 // Unload come one at a time, on the thread of kserve::Repository's control.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "base/status.h"
+#include "serve/lmi/settings.h"
 
 namespace tandem::serve::lmi {
 
@@ -17,8 +19,9 @@ struct LoadRequest {
 
 // Where a served model came from.
 struct ModelOrigin {
-  std::string url;          // as it was given; empty if that is not known
-  bool by_request = false;  // Load brought it
+  std::string url;                             // as it was given; empty if that is not known
+  bool by_request = false;                     // Load brought it
+  std::optional<ModelSettings> settings = {};  // of its own
 };
 
 class ModelLoader {

@@ -50,23 +50,33 @@ struct ErrorRates {
   std::optional<ErrorRate> any;
 };
 
-struct Settings {
+// What each model may have of its own.
+struct ModelSettings {
+  OutputFormatter output_formatter = OutputFormatter::kByStream;
+  bool tgi_compat = false;  // answers as text-generation-inference writes them
+  // How long a request waits for a place in the batch, and for its first token after that.
+  Nanos predict_timeout = std::chrono::seconds(120);
+  int64_t job_queue_size = 1000;  // requests of these routes in progress
+
+  // What GET /models/NAME tells; nothing acts on them.
+  int64_t batch_size = 1;
+  int64_t max_batch_delay_ms = 100;
+  int64_t max_idle_s = 60;
+};
+
+// Of the server, and of the models that have none of their own.
+struct Settings : ModelSettings {
   bool enabled = true;  // false: none of these routes is there
 
   Generation generation = Generation::k027;
-  OutputFormatter output_formatter = OutputFormatter::kByStream;
-  bool tgi_compat = false;  // answers as text-generation-inference writes them
   // New tokens of a request that asks for no number; not set: 128 in 0.26, 30 later.
   std::optional<int64_t> max_new_tokens;
   // A request that samples and sets none of temperature, top_k and top_p gets those of the
   // TensorRT-LLM handler (0.8, 5, 0.85), not 1, all and 1.
   bool trtllm_sampling = true;
 
-  // How long a request waits for a place in the batch, and for its first token after that.
-  Nanos predict_timeout = std::chrono::seconds(120);
   // Between two parts of a stream; then the connection ends. 0: no limit.
   Nanos chunked_read_timeout = std::chrono::seconds(120);
-  int64_t job_queue_size = 1000;        // requests of these routes in progress, for each model
   size_t max_request_size = 64u << 20;  // bytes of a body
   HttpCodes http_codes;
   // The header whose value becomes the request's id; lower case.
@@ -82,11 +92,6 @@ struct Settings {
   // SAGEMAKER_MULTI_MODEL: models are loaded and unloaded by request, and one that does not fit
   // gets 507.
   bool multi_model = false;
-
-  // What GET /models/NAME tells of every model; nothing acts on them.
-  int64_t batch_size = 1;
-  int64_t max_batch_delay_ms = 100;
-  int64_t max_idle_s = 60;
 };
 
 }  // namespace tandem::serve::lmi
