@@ -218,9 +218,10 @@ void LmiConfig::NoteWithoutEffect(bool is_server) {
   }
   if (Quantizes(settings_) || is_server) return;
   for (const LmiKey& key : lmi_rows::QuantizationKeys()) {
+    if (key.name == "option.quantize") continue;
     settings_.options.erase(key.option);
     const auto given = given_.find(key.name);
-    if (given == given_.end() || key.name == "option.quantize") continue;
+    if (given == given_.end()) continue;
     notes_.push_back(fmt::format("{}: no effect without option.quantize", given->second.where));
   }
 }

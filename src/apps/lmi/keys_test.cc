@@ -25,10 +25,13 @@ using testing::IsEmpty;
 
 LmiConfig Read(const std::string& key, const std::string& value, LmiContext context = {}) {
   LmiGivenKeys given;
+  const auto is_of = [&](std::span<const LmiKey> keys) {
+    return std::ranges::any_of(keys, [&](const LmiKey& row) { return row.name == key; });
+  };
+  // Parts of a quantization have an effect beside it alone.
+  if (is_of(lmi_rows::QuantizationKeys())) given["option.quantize"] = {"awq", "FILE"};
   given[key] = {value, "FILE: " + key};
-  const auto keys = lmi_rows::ServerKeys();
-  const bool is_server =
-      std::ranges::any_of(keys, [&](const LmiKey& row) { return row.name == key; });
+  const bool is_server = is_of(lmi_rows::ServerKeys());
   auto config =
       is_server ? LmiConfig::ForServer(given, context) : LmiConfig::ForModel(given, context);
   EXPECT_TRUE(config.ok()) << config.status().message();

@@ -176,7 +176,7 @@ TEST_F(LmiServingTest, ReadsConfigPropertiesOfTheServer) {
   Write("home/conf/config.properties", "inference_address=http://127.0.0.1:9\njob_queue_size=3");
   const LmiServing serving = Taken({});
   EXPECT_EQ(Text("port"), "9");
-  EXPECT_EQ(serving.http().job_queue_size, 3);
+  EXPECT_EQ(serving.ModelValues(0, values_, Access())->http->job_queue_size, 3);
   EXPECT_EQ(EngineOptionsFrom(ModelValues(serving)).max_queue_size, 3);
 }
 
