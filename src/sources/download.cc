@@ -175,6 +175,7 @@ class Downloader {
       const int64_t before = file.PartDone(part);
       TANDEM_ASSIGN_OR_RETURN(HttpRequest request, job.remote->request());
       request.stall = options_.stall;
+      request.ended = [this] { return stop_.load(); };
       request.range = {file.PartBegin(part) + before,
                        file.PartBegin(part) + file.PartSize(part) - 1};
       Status written;

@@ -231,9 +231,10 @@ TEST_F(DownloadTest, WhoeverAskedMayEndItAndGoOnLater) {
   std::atomic<bool> is_slow{true};
   const HttpServer server([&](const ServedRequest& request) {
     ServedReply reply = HttpServer::Ranged(request, file_);
-    if (is_slow) reply.pause_before_end = std::chrono::milliseconds(600);
+    if (is_slow) reply.pause_before_end = std::chrono::seconds(60);
     return reply;
   });
+  options_.stall = std::chrono::seconds(50);
   options_.check = [] { return Unavailable("the server is shutting down"); };
   EXPECT_EQ(Download(Remote(server.Url())).message(), "the server is shutting down");
   ExpectNone();

@@ -188,6 +188,15 @@ Result<HttpResponse> HttpSession::SendOnce(const HttpRequest& request, const std
   set(CURLOPT_CONNECTTIMEOUT, static_cast<long>(request.connect.count()));
   set(CURLOPT_LOW_SPEED_LIMIT, 1L);
   set(CURLOPT_LOW_SPEED_TIME, static_cast<long>(request.stall.count()));
+  if (request.ended) {
+    constexpr auto kLook = [](void* look, curl_off_t, curl_off_t, curl_off_t, curl_off_t) -> int {
+      return (*static_cast<const std::function<bool()>*>(look))() ? 1 : 0;
+    };
+    set(CURLOPT_NOPROGRESS, 0L);
+    set(CURLOPT_XFERINFOFUNCTION,
+        static_cast<int (*)(void*, curl_off_t, curl_off_t, curl_off_t, curl_off_t)>(kLook));
+    set(CURLOPT_XFERINFODATA, &request.ended);
+  }
   // Refused after some failures, by versions that still hold the old one then.
   curl_easy_setopt(curl, CURLOPT_BUFFERSIZE, 512L << 10);
   if (!request.use_proxy) set(CURLOPT_PROXY, "");
@@ -233,7 +242,9 @@ Result<HttpResponse> HttpSession::SendOnce(const HttpRequest& request, const std
   curl_easy_getinfo(curl, CURLINFO_RESPONSE_CODE, &status);
   transfer.response.status = static_cast<int>(status);
   if (code == CURLE_OK) return std::move(transfer.response);
-  if (transfer.refused) return Cancelled("the transfer was ended");
+  if (transfer.refused || code == CURLE_ABORTED_BY_CALLBACK) {
+    return Cancelled("the transfer was ended");
+  }
   const std::string sentence = fmt::format(
       "{}: {}", AuthorityOf(url), error[0] != '\0' ? error.data() : curl_easy_strerror(code));
   return IsFinal(code) ? FailedPrecondition(sentence) : Unavailable(sentence);
@@ -304,8 +315,11 @@ Result<HttpResponse> SendPatiently(HttpSession& session, const HttpRequest& requ
                                    std::chrono::milliseconds first_pause,
                                    const std::function<Status()>& check) {
   Backoff backoff(first_pause);
+  HttpRequest watched = request;
+  if (check) watched.ended = [&check] { return !check().ok(); };
   while (true) {
-    Result<HttpResponse> response = session.Send(request);
+    Result<HttpResponse> response = session.Send(watched);
+    if (check) TANDEM_RETURN_IF_ERROR(check());
     const bool again = response.ok() ? MayTryAgain(response->status)
                                      : response.status().code() == Code::kUnavailable;
     if (!again) return response;

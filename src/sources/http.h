@@ -38,6 +38,8 @@ struct HttpRequest {
   bool use_proxy = true;
   std::chrono::seconds connect{10};
   std::chrono::seconds stall{30};  // ends when fewer than a byte a second arrive for so long
+  // Looked at about once a second, by the thread that sends: true ends the transfer with CANCELLED.
+  std::function<bool()> ended = {};
 };
 
 struct HttpResponse {
