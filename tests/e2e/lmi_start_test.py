@@ -167,6 +167,54 @@ class LmiStartTest(unittest.TestCase):
         self.assertIn("# OPTION_DTYPE: --dtype\noption.dtype=fp16\n", done.stdout)
         self.assertIn("# => --max_seq_len 768\n", done.stdout)
 
+    def test_the_values_shown_are_those_that_count(self):
+        folder = self.write("m/serving.properties", "option.model_id=org/model\noption.max_input_len=256\noption.quantize=awq\n")
+        done = self.run_to_its_end(folder, "--print_config", "--max_seq_len", 300, TANDEM_MAX_BATCH_SIZE="3")
+        self.assertIn("# => --max_seq_len 300 (of the command line or a TANDEM_ variable)\n", done.stdout)
+        self.assertIn("# => --max_batch_size 3 (of the command line or a TANDEM_ variable)\n", done.stdout)
+        self.assertIn("# => --quantize awq\n", done.stdout)
+        self.write("m/serving.properties", "\noption.tokens_per_block=33\n")
+        self.assertIn("serving.properties: line 2: option.tokens_per_block: '33'", self.refused(folder, "--print_config"))
+
+    def test_the_archive_that_sagemaker_is_given_is_served(self):
+        self.link("mymodel")
+        self.write("mymodel/serving.properties", "option.max_rolling_batch_size=16\noption.output_formatter=sse\n")
+        archive = self.root / "mymodel.tar.gz"
+        subprocess.run(["tar", "czhf", archive, "-C", self.root, "mymodel"], check=True)
+        home = str(self.root / "home")
+        shown = self.run_to_its_end(archive, "--print_config", HOME=home).stdout
+        self.assertIn("# => --max_batch_size 16\n", shown)
+        for more in ((), ("--as_lmi",)):
+            with self.started(archive, *more, HOME=home) as server:
+                self.assertEqual(self.names(server)[0], "mymodel")
+                self.assertIn("/invocations", "".join(server.lines))
+                status, headers, text = server.request("POST", "/invocations", {"inputs": QUESTION, "stream": True})
+                self.assertEqual((status, headers["Content-Type"]), (200, "text/event-stream"), text)
+
+    def test_versions_of_other_families_are_ignored_at_their_defaults(self):
+        folder = self.link("m")
+        self.write("m/serving.properties", "option.baichuan_model_version=v1_13b\noption.gpt_model_version=gpt2\n")
+        with self.started(folder) as server:
+            self.assertIn("option.gpt_model_version: no effect", "".join(server.lines))
+        self.write("m/serving.properties", "\noption.gpt_model_version=santacoder\n")
+        self.assertIn("serving.properties: line 2: option.gpt_model_version", self.refused(folder))
+
+    def test_the_usual_number_of_new_tokens_is_bounded_by_what_fits(self):
+        folder = self.link("m")
+        self.write("m/serving.properties", "option.max_input_len=20\noption.max_output_len=50\n")
+        with self.started(folder) as server:
+            status, _, text = server.request("POST", "/invocations", {"inputs": QUESTION})
+            self.assertEqual(status, 200, text)
+
+    def test_variables_without_effect_are_named(self):
+        with self.started(TARGET, OPTION_MAX_INPUT_LEN="3") as server:
+            self.assertIn("OPTION_MAX_INPUT_LEN and other variables of an LMI container: no effect", "".join(server.lines))
+
+    def test_a_port_in_use_is_told_before_models_are_loaded(self):
+        with self.started(TARGET) as server:
+            said = self.refused("/absent/model.tar.gz", "--host", "127.0.0.1", "--port", server.port, code=6)
+        self.assertIn(f"Port {server.port} is in use", said)
+
     def test_a_container_without_a_model_says_so(self):
         said = self.refused("--as_lmi", code=3, SERVING_MODEL_STORE=str(self.root / "none"))
         self.assertIn("there is no model", said)
