@@ -31,9 +31,8 @@ class CallReply final : public Reply {
 
   Progress Poll(HttpHead& head, std::string& out) override {
     if (has_expired_) {
-      Fail(DeadlineExceeded(fmt::format("nothing came for {} s", InSeconds(Patience()))), head,
-           out);
-      return Progress::kLast;
+      return Fail(DeadlineExceeded(fmt::format("nothing came for {} s", InSeconds(Patience()))),
+                  head, out);
     }
     while (out.size() < kPollBytes) {
       HttpHead added;
@@ -52,8 +51,7 @@ class CallReply final : public Reply {
           Flush(out);
           return Progress::kLast;
         case CallNews::kFailed:
-          Fail(error, head, out);
-          return Progress::kLast;
+          return Fail(error, head, out);
       }
       Flush(out);
     }
@@ -87,20 +85,23 @@ class CallReply final : public Reply {
     head.headers = {{"Cache-Control", "no-cache"}, {"X-Accel-Buffering", "no"}};
   }
 
-  void Fail(const Status& error, HttpHead& head, std::string& out) {
+  Progress Fail(const Status& error, HttpHead& head, std::string& out) {
     if (begun_) {
       head.log_note = error.message();
       messages_.push_back(source_->FormatError(error));
-      return Flush(out);
+      if (source_->BreaksOnError()) return Progress::kBroken;
+      Flush(out);
+      return Progress::kLast;
     }
     head = source_->ErrorHead(error);
     if (style_.form == ReplyForm::kWhole || !source_->ErrorIsEvent()) {
       out = source_->FormatError(error);
-      return;
+      return Progress::kLast;
     }
     SetType(head);
     messages_.push_back(source_->FormatError(error));
     Flush(out);
+    return Progress::kLast;
   }
 
   void Flush(std::string& out) {

@@ -1,7 +1,8 @@
 // CallReply: a call in progress as an HTTP reply, whole or as a stream. It holds the code common to
 // the front ends: polling within a byte limit, the head, and errors: before the first byte an error
-// sets the status, later it is only the last message. A stream of events that waits long is kept
-// alive by comments, the first of which begins the response; or a call that waits long ends.
+// sets the status, later it is only the last message, or cuts the response off. A stream of events
+// that waits long is kept alive by comments, the first of which begins the response; or a call that
+// waits long ends.
 #pragma once
 
 #include <cstdint>
@@ -34,6 +35,9 @@ class MessageSource {
   virtual std::string Summary() const { return {}; }
   // The name of a message of a stream as an event; empty: it has none.
   virtual std::string_view EventName(std::string_view /*message*/) const { return {}; }
+  // Whether a stream cannot tell an error once it has begun, because its messages are plain text:
+  // the response is then cut off, and the text of FormatError is not sent.
+  virtual bool BreaksOnError() const { return false; }
   // Whether an error that comes before any message of a stream is an event too.
   virtual bool ErrorIsEvent() const { return false; }
 };

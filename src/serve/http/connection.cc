@@ -330,7 +330,9 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
     if (!LogEnabled(LogLevel::kDebug)) return;
     const auto took = std::chrono::steady_clock::now() - header_read_;
     LogDebug("request {}: {} {}, {} in {:.1f} ms{}{}", request_id_, method_, path_,
-             written ? fmt::format("status {}", head.status) : "the client left",
+             written       ? fmt::format("status {}", head.status)
+             : is_cut_off_ ? "cut off"
+                           : "the client left",
              std::chrono::duration<double, std::milli>(took).count(),
              head.log_note.empty() ? "" : ", ",
              std::string_view(head.log_note).substr(0, kNoteBytes));
@@ -358,8 +360,20 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
       const bool written = co_await WritePart(head, out, is_first, is_last);
       if (!written) co_return false;
       if (is_last || is_head_) co_return true;
+      if (progress == Reply::Progress::kBroken) {
+        CutOff();
+        co_return false;
+      }
       is_first = false;
     }
+  }
+
+  // The connection is closed next: a chunked body is seen to lack its end. In HTTP/1.0 the end of
+  // the connection is the body's, so it is reset.
+  void CutOff() {
+    is_cut_off_ = true;
+    error_code ignored;
+    if (is_http_1_0_) socket_.set_option(tcp::socket::linger(true, 0), ignored);
   }
 
   awaitable<bool> WritePart(const HttpHead& head, const std::string& body, bool is_first,
@@ -539,6 +553,7 @@ class Connection final : public EventLoop::Guest, public std::enable_shared_from
   bool keep_alive_ = false;
   bool is_http_1_0_ = false;
   bool is_head_ = false;
+  bool is_cut_off_ = false;  // the reply broke off
   std::string method_;
   std::string path_;
   std::string request_id_;

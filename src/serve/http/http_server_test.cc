@@ -96,6 +96,19 @@ class FloodReply final : public Reply {
   const size_t bytes_;
 };
 
+// Breaks off after `pieces` pieces, the last of which comes with the end.
+class BrokenReply final : public Reply {
+ public:
+  explicit BrokenReply(int pieces) : pieces_(pieces) {}
+  Progress Poll(HttpHead&, std::string& out) override {
+    out = "the beginning ";
+    return --pieces_ > 0 ? Progress::kMore : Progress::kBroken;
+  }
+
+ private:
+  int pieces_;
+};
+
 class TestHandler final : public HttpHandler {
  public:
   Behaviour behaviour;
@@ -120,6 +133,8 @@ class TestHandler final : public HttpHandler {
     }
     if (request.path == "/silent") return std::make_unique<SilentReply>(behaviour);
     if (request.path == "/flood") return std::make_unique<FloodReply>(behaviour, 100'000, 16 << 10);
+    if (request.path == "/broken") return std::make_unique<BrokenReply>(1);
+    if (request.path == "/broken_later") return std::make_unique<BrokenReply>(3);
     if (request.path == "/pieces") return std::make_unique<FloodReply>(behaviour, 3, 5);
     return MakeReply(200, fmt::format("{} {} {}", request.method, request.path, request.body));
   }
@@ -439,6 +454,32 @@ TEST_F(HttpServerTest, Http10GetsAStreamThatEndsWithTheConnection) {
   const ClientResponse response = Exchange("GET /pieces HTTP/1.0\r\n\r\n");
   EXPECT_EQ(response.body, "xxxxxxxxxxxxxxx");
   EXPECT_EQ(response.Header("transfer-encoding"), "");
+}
+
+TEST_F(HttpServerTest, AReplyThatBreaksOffLacksItsEnd) {
+  Start();
+  for (const char* path : {"/broken", "/broken_later"}) {
+    HttpClient client = Client();
+    ASSERT_TRUE(client.Connect().ok());
+    ASSERT_TRUE(client.WriteRaw(fmt::format("GET {} HTTP/1.1\r\nHost: x\r\n\r\n", path)).ok());
+    std::string all;
+    for (std::string part = *client.ReadRaw(4096); !part.empty(); part = *client.ReadRaw(4096))
+      all += part;
+    EXPECT_TRUE(all.starts_with("HTTP/1.1 200 OK\r\n")) << all;
+    EXPECT_TRUE(all.ends_with("\r\ne\r\nthe beginning \r\n")) << all;
+    EXPECT_EQ(Client().Get(path).status().code(), Code::kUnavailable);
+  }
+}
+
+// There the end of the connection is the end of the body.
+TEST_F(HttpServerTest, Http10SeesAReplyThatBreaksOffAsAReset) {
+  Start();
+  HttpClient client = Client();
+  ASSERT_TRUE(client.Connect().ok());
+  ASSERT_TRUE(client.WriteRaw("GET /broken HTTP/1.0\r\n\r\n").ok());
+  Result<std::string> part = client.ReadRaw(4096);
+  while (part.ok() && !part->empty()) part = client.ReadRaw(4096);
+  EXPECT_EQ(part.status().code(), Code::kUnavailable);
 }
 
 TEST_F(HttpServerTest, HeadIsAGetWithoutItsBody) {

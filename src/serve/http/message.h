@@ -2,8 +2,8 @@
 // sockets nor the HTTP parser.
 //
 // A Reply is an answer in progress. The transport polls it at once and again after each wake(); it
-// belongs to the connection's thread and is destroyed when it has returned kLast or when the client
-// is gone: its destructor cancels what still runs.
+// belongs to the connection's thread and is destroyed when it has returned kLast or kBroken, or
+// when the client is gone: its destructor cancels what still runs.
 #pragma once
 
 #include <cstddef>
@@ -53,6 +53,9 @@ class Reply {
     kPending,  // nothing yet: poll again after wake()
     kMore,     // `out` got bytes (at most some tens of KiB): poll again when they are written
     kLast,     // `out` got the last bytes
+    // `out` may have got bytes; the rest will never come. The connection ends without the
+    // response's end, so that the client does not take what it has for the whole answer.
+    kBroken,
   };
   virtual ~Reply() = default;
   // The first result other than kPending sets `head`; later ones leave it alone.
