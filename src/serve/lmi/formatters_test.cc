@@ -245,6 +245,35 @@ TEST(LmiFormattersTest, AListHasAnAnswerForEachInput) {
   EXPECT_EQ(second, "h\xC3\xA9l");
 }
 
+TEST(LmiFormattersTest, TheStreamOfAListHasLinesWhateverTheFormatter) {
+  const auto ask = [](std::string_view formatter, std::string_view inputs) {
+    return fmt::format(R"({{"inputs": [{}], "stream": true, )"
+                       R"("parameters": {{"max_new_tokens": 9, "output_formatter": "{}"}}}})",
+                       inputs, formatter);
+  };
+  for (const char* formatter : {"json", "jsonlines", "sse", "none", ""}) {
+    const ClientResponse failed = Invoke({}, ask(formatter, R"("fail later")"));
+    EXPECT_EQ(failed.Header("content-type"), "application/jsonlines");
+    EXPECT_EQ(failed.body,
+              "{\"outputs\": [\"a\"]}\n{\"outputs\": [\"b\"]}\n{\"outputs\": [\"c\"]}\n"
+              "{\"code\": 424, \"error\": \"the device is lost\"}\n")
+        << formatter;
+    const ClientResponse empty = Invoke({}, ask(formatter, R"("empty", "empty")"));
+    EXPECT_EQ(empty.body, "{\"outputs\": [\"\", \"\"]}\n") << formatter;
+    const ClientResponse tgi = Invoke(Tgi(), ask(formatter, R"("empty")"));
+    EXPECT_EQ(tgi.Header("content-type"), "application/jsonlines");
+    EXPECT_EQ(tgi.body, "{\"outputs\": [\"\"]}\n") << formatter;
+  }
+}
+
+TEST(LmiFormattersTest, ATextThatFailsLacksItsEnd) {
+  const TestServer server;
+  const Result<ClientResponse> response = server.Client().Post(
+      "/invocations", R"({"inputs": "fail later", "stream": true, )"
+                      R"("parameters": {"max_new_tokens": 9, "output_formatter": "none"}})");
+  EXPECT_EQ(response.status().code(), Code::kUnavailable) << response.status().message();
+}
+
 TEST(LmiFormattersTest, FailuresBeforeTheFirstByteHaveAStatus) {
   const ClientResponse whole = Invoke({}, Ask("", false, "fail now"));
   EXPECT_EQ(whole.status, 424);

@@ -39,6 +39,7 @@ class JobSource final : public MessageSource {
     if (error.code() == Code::kDeadlineExceeded) counters_.CountFault(Fault::kTimeout);
     return source_->FormatError(error);
   }
+  bool BreaksOnError() const override { return source_->BreaksOnError(); }
 
  private:
   const std::shared_ptr<const Settings> settings_;
@@ -48,6 +49,7 @@ class JobSource final : public MessageSource {
 };
 
 ReplyStyle StyleOf(const InputsCall& call) {
+  if (call.stream && call.is_list) return {.form = ReplyForm::kLines};
   switch (call.formatter) {
     case OutputFormatter::kJsonLines:
       return {.form = ReplyForm::kLines};

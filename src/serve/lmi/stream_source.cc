@@ -14,7 +14,7 @@ namespace {
 constexpr float kNoLogprob = std::numeric_limits<float>::quiet_NaN();
 
 // An answer that is sent as it comes: a line for each token, the object in pieces, or the text; or
-// of a list of inputs, lines with a token of each.
+// of a list of inputs, whatever the formatter, lines with a token of each.
 class StreamSource final : public MessageSource {
  public:
   StreamSource(AnswerForm form, std::unique_ptr<GenerateCall> generate)
@@ -36,6 +36,7 @@ class StreamSource final : public MessageSource {
   std::string FormatError(const Status& error) const override {
     if (!has_begun_) return FormatFault(error, *form_.settings);
     const std::string reason = Explain(error);
+    if (form_.call.is_list) return FormatListError(reason);
     switch (form_.call.formatter) {
       case OutputFormatter::kNone:
         return {};
@@ -43,8 +44,12 @@ class StreamSource final : public MessageSource {
         return form_.dialect.tgi_compat ? R"(", "details": {"finish_reason": "error"}}])"
                                         : R"(", "details": {"finish_reason": "error"}})";
       default:
-        return form_.call.is_list ? FormatListError(reason) : FormatLastError(reason);
+        return FormatLastError(reason);
     }
+  }
+
+  bool BreaksOnError() const override {
+    return !form_.call.is_list && form_.call.formatter == OutputFormatter::kNone;
   }
 
  private:
@@ -70,14 +75,24 @@ class StreamSource final : public MessageSource {
 
   // Everything that is there goes into as few lines as it can.
   CallNews NextOfList(std::vector<std::string>& messages, Status& error) {
+    if (!failure_.ok()) {
+      error = failure_;
+      return CallNews::kFailed;
+    }
     TextEvent event;
     CallNews news = generate_->Next(event);
     for (; news == CallNews::kEvent; news = generate_->Next(event)) QueueTexts(event);
-    if (news == CallNews::kFailed) {
-      error = std::move(event.error);
-      return news;
-    }
     WriteQueued(messages);
+    if (news == CallNews::kFailed) {
+      if (messages.empty()) {
+        error = std::move(event.error);
+        return news;
+      }
+      failure_ = std::move(event.error);  // after the texts that came before it
+      return CallNews::kEvent;
+    }
+    // Where every first token ended its answer.
+    if (news == CallNews::kDone && !has_begun_ && messages.empty()) WriteNext(messages);
     return news == CallNews::kNone && !messages.empty() ? CallNews::kEvent : news;
   }
 
@@ -190,20 +205,23 @@ class StreamSource final : public MessageSource {
     for (const TokenPiece& piece : event.pieces) texts.push_back(piece.text);
   }
 
-  // All that came since the last time, side by side; where an input has no token, "".
+  // All that came since the last time.
   void WriteQueued(std::vector<std::string>& messages) {
     const auto has_text = [](const auto& texts) { return !texts.empty(); };
-    while (std::ranges::any_of(queued_, has_text)) {
-      std::string out;
-      JsonWriter writer(out, /*spaces=*/true);
-      writer.BeginObject().Key("outputs").BeginArray();
-      for (std::deque<std::string>& texts : queued_) {
-        writer.String(texts.empty() ? std::string_view() : texts.front());
-        if (!texts.empty()) texts.pop_front();
-      }
-      writer.EndArray().EndObject();
-      messages.push_back(std::move(out));
+    while (std::ranges::any_of(queued_, has_text)) WriteNext(messages);
+  }
+
+  // A token of each input, side by side; where an input has none, "".
+  void WriteNext(std::vector<std::string>& messages) {
+    std::string out;
+    JsonWriter writer(out, /*spaces=*/true);
+    writer.BeginObject().Key("outputs").BeginArray();
+    for (std::deque<std::string>& texts : queued_) {
+      writer.String(texts.empty() ? std::string_view() : texts.front());
+      if (!texts.empty()) texts.pop_front();
     }
+    writer.EndArray().EndObject();
+    messages.push_back(std::move(out));
   }
 
   // --- Failures after the beginning ---
@@ -244,8 +262,10 @@ class StreamSource final : public MessageSource {
   // Of one answer, so far.
   std::string text_;
   int64_t num_tokens_ = 0;
-  TextChoice answer_;                            // in pieces
-  std::vector<std::deque<std::string>> queued_;  // [inputs] of a list
+  TextChoice answer_;  // in pieces
+  // Of a list.
+  std::vector<std::deque<std::string>> queued_;  // [inputs]
+  Status failure_;                               // to be told next
 };
 
 }  // namespace
