@@ -45,10 +45,15 @@ struct AsyncResults::Entry {
   std::unique_ptr<Reply> reply;  // polled by the worker; null before it has begun and at its end
   HttpHead head;
   std::vector<std::string> items;
-  size_t bytes = 0;
+  size_t bytes = 0;  // of the items
   bool has_head = false;
   bool is_done = false;
-  bool has_expired = false;  // nobody can fetch it any more
+  bool is_error = false;       // the head and the only item are the answer from any token on
+  uint64_t fetched_order = 0;  // among those that were fetched to their end; 0: it was not yet
+  bool has_expired = false;    // nobody can fetch it any more
+
+  // The size of an item in memory.
+  static size_t BytesOf(const std::string& item) { return sizeof(item) + item.size(); }
 };
 
 AsyncResults::AsyncResults(const AsyncLimits& limits, const Clock& clock)
@@ -69,6 +74,8 @@ Result<std::string> AsyncResults::Start(std::string_view caller, const Begin& be
   {
     const MutexLock lock(mutex_);
     Expire();
+    while ((entries_.size() >= limits_.results || bytes_ >= limits_.bytes) && DropOldestFetched()) {
+    }
     if (entries_.size() >= limits_.results || bytes_ >= limits_.bytes) {
       return ResourceExhausted(
           "too many answers wait to be fetched with x-starting-token; fetch those, or send the "
@@ -106,17 +113,11 @@ void AsyncResults::Poll(const std::weak_ptr<Entry>& waiting) {
     const MutexLock lock(mutex_);
     if (entry->has_expired) return;
     if (!std::exchange(entry->has_head, true)) entry->head = head;
-    bytes_ += out.size();
-    entry->bytes += out.size();
-    if (!out.empty()) entry->items.push_back(std::move(out));
-    entry->is_done = progress == Reply::Progress::kLast;
-    if (bytes_ > limits_.bytes && !entry->is_done) {
-      bytes_ -= std::exchange(entry->bytes, 0);
-      entry->head = HttpHead();
-      entry->head.status = 503;
-      entry->items = {
-          FormatServerError(503, "the answers that wait to be fetched take too much memory")};
-      entry->is_done = true;
+    entry->is_done = progress != Reply::Progress::kMore;
+    if (!Keep(*entry, out)) {
+      Replace(*entry, 503, "the answers that wait to be fetched take too much memory");
+    } else if (progress == Reply::Progress::kBroken) {
+      Replace(*entry, 500, "the model failed before the answer's end");
     }
     if (entry->is_done) {
       ended = std::move(entry->reply);
@@ -125,30 +126,75 @@ void AsyncResults::Poll(const std::weak_ptr<Entry>& waiting) {
   }
 }
 
+bool AsyncResults::Keep(Entry& entry, const std::string& item) {
+  if (item.empty()) return true;
+  const size_t bytes = Entry::BytesOf(item);
+  while (bytes_ + bytes > limits_.bytes && DropOldestFetched()) {
+  }
+  if (bytes_ + bytes > limits_.bytes) return false;
+  entry.items.push_back(item);  // a copy has no spare capacity
+  entry.bytes += bytes;
+  bytes_ += bytes;
+  return true;
+}
+
+// The error is short, and there is one for each answer at most: it is not counted.
+void AsyncResults::Replace(Entry& entry, int status, std::string_view message) {
+  bytes_ -= std::exchange(entry.bytes, 0);
+  entry.head = HttpHead();
+  entry.head.status = status;
+  entry.items = {FormatServerError(status, message)};
+  entry.is_error = true;
+  entry.is_done = true;
+}
+
+bool AsyncResults::DropOldestFetched() {
+  auto oldest = entries_.end();
+  for (auto row = entries_.begin(); row != entries_.end(); ++row) {
+    const uint64_t order = row->second->fetched_order;
+    if (order == 0) continue;
+    if (oldest == entries_.end() || order < oldest->second->fetched_order) oldest = row;
+  }
+  if (oldest == entries_.end()) return false;
+  Leave(oldest->second);
+  entries_.erase(oldest);
+  return true;
+}
+
 void AsyncResults::Expire() {
   const Nanos now = clock_.Now();
   std::erase_if(entries_, [&](const auto& row) TANDEM_REQUIRES(mutex_) {
-    const EntryPtr& entry = row.second;
-    if (entry->deadline > now) return false;
-    entry->wake->Detach();
-    entry->has_expired = true;
-    bytes_ -= entry->bytes;
-    // Its end may take a while, and there may be a poll under way.
-    worker_.TryRun([entry] {});
+    if (row.second->deadline > now) return false;
+    Leave(row.second);
     return true;
   });
 }
 
+void AsyncResults::Leave(const EntryPtr& entry) {
+  entry->wake->Detach();
+  entry->has_expired = true;
+  bytes_ -= entry->bytes;
+  // Its end may take a while, and there may be a poll under way.
+  worker_.TryRun([entry] {});
+}
+
+int AsyncResults::num_running() const {
+  const MutexLock lock(mutex_);
+  return static_cast<int>(
+      std::ranges::count_if(entries_, [](const auto& row) { return !row.second->is_done; }));
+}
+
 Result<AsyncPart> AsyncResults::Fetch(std::string_view token, std::string_view caller,
                                       size_t most) {
-  const auto [id, begin] = Split(token);
+  auto [id, begin] = Split(token);
   const MutexLock lock(mutex_);
   Expire();
   const auto found = entries_.find(id);
   if (found == entries_.end() || found->second->caller != caller) return Unknown(token);
   Entry& entry = *found->second;
+  if (entry.is_error) begin = 0;
   if (begin > entry.items.size()) return Unknown(token);
-  entry.deadline = clock_.Now() + limits_.expiry;
+  if (entry.fetched_order == 0) entry.deadline = clock_.Now() + limits_.expiry;
   AsyncPart part;
   const size_t end = begin + std::min(most, entry.items.size() - begin);
   for (size_t i = begin; i < end; ++i) part.body += entry.items[i];
@@ -156,6 +202,7 @@ Result<AsyncPart> AsyncResults::Fetch(std::string_view token, std::string_view c
   part.is_pending = begin == end && !entry.is_done;
   const bool is_all = entry.is_done && end == entry.items.size();
   if (!is_all) part.next_token = fmt::format("{}.{}", id, end);
+  if (is_all && entry.fetched_order == 0) entry.fetched_order = ++num_fetched_;
   return part;
 }
 
