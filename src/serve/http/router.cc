@@ -168,7 +168,7 @@ Admission Router::Admit(const HttpRequest& header) {
   admission.body_limit = is_health ? kHealthBodyBytes : front_end.body_limit;
   const bool is_preflight = cors_.is_on() && Cors::IsPreflight(header);
   // A browser's question comes without a key.
-  std::unique_ptr<Reply> refusal = Refuse(front_end, header, is_health || is_preflight);
+  std::unique_ptr<Reply> refusal = Refuse(front_end, header, found.route, is_preflight);
   if (refusal == nullptr && is_preflight) {
     refusal = cors_.AnswerPreflight(header, found.allowed);
   } else if (refusal == nullptr && found.route != nullptr && !found.route->decodes_body &&
@@ -184,10 +184,9 @@ Admission Router::Admit(const HttpRequest& header) {
 std::unique_ptr<Reply> Router::Handle(HttpRequest request, std::function<void()> wake) {
   const FrontEnd& front_end = FrontEndOf(request.path);
   const Found found = Find(front_end, request);
-  const bool is_health = found.route != nullptr && found.route->is_health;
   const std::string origin(request.Header("origin"));
   // Checked again: the server may have begun to drain while the body arrived.
-  if (std::unique_ptr<Reply> refusal = Refuse(front_end, request, is_health)) {
+  if (std::unique_ptr<Reply> refusal = Refuse(front_end, request, found.route)) {
     return Finished(front_end, origin, std::move(refusal));
   }
   if (found.route != nullptr) {
@@ -202,6 +201,14 @@ std::unique_ptr<Reply> Router::Handle(HttpRequest request, std::function<void()>
       fmt::format("Method Not Allowed: {} takes {}", Shown(request.path), found.allowed);
   return Finished(front_end, origin,
                   MakeError(front_end, 405, message, {{"Allow", found.allowed}}));
+}
+
+int Router::num_detached() const {
+  int count = 0;
+  for (const FrontEnd& front_end : front_ends_) {
+    if (front_end.num_detached) count += front_end.num_detached();
+  }
+  return count;
 }
 
 std::vector<const Route*> Router::Routes() const {
@@ -255,7 +262,7 @@ std::string Router::NotFound(const HttpRequest& request) const {
 }
 
 std::unique_ptr<Reply> Router::Refuse(const FrontEnd& front_end, const HttpRequest& request,
-                                      bool is_health) const {
+                                      const Route* route, bool is_preflight) const {
   if (!access_.AllowsHost(request.host)) {
     return MakeError(front_end, 403,
                      fmt::format("host \"{}\" is not a name of this server; start it with "
@@ -268,13 +275,15 @@ std::unique_ptr<Reply> Router::Refuse(const FrontEnd& front_end, const HttpReque
                      "a web page of another origin may not use this server; name its origin in "
                      "--cors_origins if it should");
   }
-  if (is_health) return nullptr;
+  if (is_preflight || (route != nullptr && route->is_health)) return nullptr;
   if (!access_.HasKey(request.Header("authorization"), request.Header("api-key"))) {
     return MakeError(front_end, 401,
                      "a valid API key is needed, in the header Authorization: Bearer KEY",
                      {{"WWW-Authenticate", "Bearer"}});
   }
-  if (draining_) return MakeError(front_end, 503, "the server is shutting down");
+  const bool is_welcome =
+      route != nullptr && route->continues_work && route->continues_work(request);
+  if (draining_ && !is_welcome) return MakeError(front_end, 503, "the server is shutting down");
   return nullptr;
 }
 

@@ -33,6 +33,9 @@ struct Route {
   RouteFunction handle;
   bool is_health = false;     // answers without a key and while draining; takes only a tiny body
   bool decodes_body = false;  // takes a body under a Content-Encoding; for others it gets 415
+  // By a request's header: whether it is answered while draining too, as what earlier requests
+  // began. Empty: none is.
+  std::function<bool(const HttpRequest&)> continues_work = {};
 };
 
 struct FrontEnd {
@@ -41,6 +44,8 @@ struct FrontEnd {
   size_t body_limit = 16 << 20;
   ErrorFormat format_error;
   std::vector<Route> routes;
+  // Work that goes on without a request, for which a drain waits. Empty: there is none.
+  std::function<int()> num_detached = {};
 };
 
 // The HTTP status of an error.
@@ -58,6 +63,7 @@ class Router final : public HttpHandler {
   // empty.
   void Add(FrontEnd front_end);
   void SetDraining() { draining_ = true; }
+  int num_detached() const;  // of all front ends
   // Every route; lives as long as the router.
   std::vector<const Route*> Routes() const;
 
@@ -74,8 +80,9 @@ class Router final : public HttpHandler {
   static Found Find(const FrontEnd& front_end, const HttpRequest& request);
   // Of a path without a route: what it is, and a path with one that the client may have meant.
   std::string NotFound(const HttpRequest& request) const;
+  // `route` may be null.
   std::unique_ptr<Reply> Refuse(const FrontEnd& front_end, const HttpRequest& request,
-                                bool is_health) const;
+                                const Route* route, bool is_preflight = false) const;
   std::unique_ptr<Reply> Counted(const FrontEnd& front_end, std::unique_ptr<Reply> reply) const;
   // Counted, and with the headers for a page of this origin.
   std::unique_ptr<Reply> Finished(const FrontEnd& front_end, std::string_view origin,

@@ -70,11 +70,16 @@ std::vector<FrontEnd> MakeFrontEnds(const Host& host, const Settings& settings,
     front_end.routes = std::move(routes);
   };
   add("/ping", {{"GET", "/ping", ping, /*is_health=*/true}});
-  add("/invocations", {{"POST", "/invocations", invoke}});
-  add("/predictions",
-      {{"POST", "/predictions/{}", invoke}, {"POST", "/predictions/{}/{}", invoke}});
+  const auto invocation = [&invoke](std::string pattern) {
+    Route route{"POST", std::move(pattern), invoke};
+    route.continues_work = Invoker::IsFetch;
+    return route;
+  };
+  add("/invocations", {invocation("/invocations")});
+  front_ends.back().num_detached = [invoker] { return invoker->num_asynchronous(); };
+  add("/predictions", {invocation("/predictions/{}"), invocation("/predictions/{}/{}")});
   std::vector<Route> models = ModelRoutes(host, settings);
-  models.push_back({"POST", "/models/{}/invoke", invoke});
+  models.push_back(invocation("/models/{}/invoke"));
   add("/models", std::move(models));
   add("/workflows", WorkflowRoutes(host, settings));
   add("/adapters", AdapterRoutes());

@@ -7,6 +7,7 @@
 #include <map>
 #include <string>
 #include <string_view>
+#include <thread>
 
 #include "base/reason.h"
 #include "serve/json.h"
@@ -338,6 +339,59 @@ TEST(LmiAsyncTest, AnotherKeysTokenIsUnknown) {
           .Post("/invocations", "", {{"x-starting-token", token}, {"Authorization", "Bearer two"}})
           ->status,
       400);
+}
+
+std::string BeginLater(HttpClient& client, std::string_view body) {
+  const Result<ClientResponse> begun =
+      client.Post("/invocations", body, {{"x-synchronous", "false"}});
+  EXPECT_EQ(begun->status, 200);
+  return std::string(begun->Header("x-next-token"));
+}
+
+std::string Endless(int tokens) {
+  return fmt::format(R"({{"inputs": "endless", "parameters": {{"max_new_tokens": {}}}}})", tokens);
+}
+
+TEST(LmiAsyncTest, AnOrderlyEndWaitsForThemAndLetsThemBeFetched) {
+  TestServer server;
+  Status end = Internal("not ended");
+  std::thread runner([&] { end = server.server->Run(); });
+  HttpClient client = server.Client();
+  const std::string complete = BeginLater(client, kAsk);
+  ASSERT_TRUE(Eventually([&] { return server.server->active_requests() == 0; }));
+  server.engine.Pause();
+  const std::string running = BeginLater(client, Endless(50));
+  EXPECT_TRUE(Eventually([&] { return server.server->active_requests() == 1; }));
+  server.server->Shutdown();
+  ASSERT_TRUE(Eventually([&] { return client.Get("/server/metrics")->status == 503; }));
+  const auto fetch = [&](const std::string& token, const char* path = "/invocations") {
+    return server.Client().Post(path, "", {{"x-starting-token", token}});
+  };
+  EXPECT_EQ(client.Post("/invocations", kAsk, {{"x-synchronous", "false"}})->status, 503);
+  EXPECT_EQ(fetch(complete)->body, R"({"generated_text": "One"})");
+  EXPECT_EQ(fetch(complete, "/predictions/tandem")->status, 200);
+  EXPECT_EQ(fetch(running)->status, 202);
+  EXPECT_EQ(fetch("0123")->status, 400);
+  server.engine.Resume();
+  runner.join();
+  EXPECT_TRUE(end.ok());
+  const std::string metrics = server.metrics.Text(server.engines.Stats());
+  EXPECT_NE(metrics.find("tandem_choices_finished_total{reason=\"length\"} 2\n"), std::string::npos)
+      << metrics;
+}
+
+TEST(LmiAsyncTest, AnOrderlyEndDoesNotWaitForThemForEver) {
+  ServerOptions options;
+  options.shutdown_timeout = milliseconds(50);
+  FakeEngineOptions slow;
+  slow.step = milliseconds(5);
+  TestServer server(slow, options);
+  std::thread runner([&] { EXPECT_TRUE(server.server->Run().ok()); });
+  HttpClient client = server.Client();
+  EXPECT_FALSE(BeginLater(client, Endless(2000)).empty());
+  server.server->Shutdown();
+  runner.join();
+  EXPECT_TRUE(Eventually([&] { return server.engine.open_sequences() == 0; }));
 }
 
 // Loads "good" models; others fail.

@@ -109,6 +109,10 @@ std::unique_ptr<Reply> Invoker::Refuse(const Status& error) const {
   return FaultReply(error, settings_);
 }
 
+bool Invoker::IsFetch(const HttpRequest& request) {
+  return !PropertyOf(request, kStartingToken).empty();
+}
+
 std::unique_ptr<Reply> Invoker::Invoke(const HttpRequest& request, std::string model,
                                        std::string version, const std::function<void()>& wake) {
   if (const std::string token = PropertyOf(request, kStartingToken); !token.empty()) {

@@ -27,6 +27,10 @@ class Invoker {
   // `model` may be empty: the request's query or properties name it, or there is one alone.
   std::unique_ptr<Reply> Invoke(const HttpRequest& request, std::string model, std::string version,
                                 const std::function<void()>& wake);
+  // Whether it fetches what an earlier invocation makes (`x-starting-token`).
+  static bool IsFetch(const HttpRequest& request);
+  // Asynchronous invocations whose answer is not complete.
+  int num_asynchronous() const { return results_.num_running(); }
 
  private:
   std::unique_ptr<Reply> Begin(const HttpRequest& request, const ModelPtr& model,

@@ -196,7 +196,8 @@ struct Server::Impl {
   }
 
   int active_requests() const {
-    return http->active_requests() + (grpc == nullptr ? 0 : grpc->active_requests());
+    return http->active_requests() + (grpc == nullptr ? 0 : grpc->active_requests()) +
+           router.num_detached();
   }
 
   bool is_busy() const { return active_requests() > 0 || grpc_is_open; }

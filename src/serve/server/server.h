@@ -88,7 +88,7 @@ class Server {
   uint16_t port() const;
   uint16_t grpc_port() const;     // 0 without it
   uint16_t metrics_port() const;  // 0 without it
-  int active_requests() const;
+  int active_requests() const;    // also those that run without their client (x-synchronous: false)
   // Every route over HTTP, on any of the ports.
   std::vector<const Route*> Routes() const;
 
