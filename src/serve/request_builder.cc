@@ -126,6 +126,15 @@ std::string_view Beginning(std::string_view text, size_t bytes) {
   return text.substr(0, bytes);
 }
 
+// At most the last `bytes` of the text, cut at a whole character.
+std::string_view Ending(std::string_view text, size_t bytes) {
+  size_t begin = text.size() - bytes;
+  while (begin < text.size() && (static_cast<unsigned char>(text[begin]) & 0xC0) == 0x80) ++begin;
+  return text.substr(begin);
+}
+
+constexpr size_t kUsualTokenBytes = 8;  // above that of usual text: what fits is rarely cut
+
 // The number of bytes per token is not known in advance: a token may stand for a word, a line of
 // spaces or, where unknown characters become one token, a whole text. So beginnings of the text,
 // each twice as long as the previous one, are tokenized first, to find out whether the text is far
@@ -135,7 +144,6 @@ std::string_view Beginning(std::string_view text, size_t bytes) {
 template <typename Encode>
 Result<std::vector<int32_t>> TokenizeWithin(std::string_view field, std::string_view text,
                                             const EngineLimits& engine, const Encode& encode) {
-  constexpr size_t kUsualTokenBytes = 8;  // above that of usual text: what fits is rarely cut
   const auto fits = static_cast<size_t>(engine.max_seq_len);
   const size_t most = 2 * fits;
   for (size_t bytes = kUsualTokenBytes * fits; bytes < text.size(); bytes *= 2) {
@@ -157,6 +165,26 @@ Result<std::vector<int32_t>> TokenizeWithin(std::string_view field, std::string_
 void KeepLast(int64_t count, std::vector<int32_t>& tokens) {
   const auto size = static_cast<int64_t>(tokens.size());
   if (count >= 1 && count < size) tokens.erase(tokens.begin(), tokens.end() - count);
+}
+
+// The last `count` tokens (or all, where there are fewer) of a text of any length, for a time in
+// proportion to `count`. Endings of the text, each twice as long as the previous one, are tokenized
+// until one has more than twice as many tokens: the first tokens of a cut ending differ from those
+// of the whole text, and are not kept. Only where the tokenizer groups a long run from its
+// beginning, such as digits by threes, the groups may be others.
+template <typename Encode>
+Result<std::vector<int32_t>> TokenizeEnding(std::string_view field, std::string_view text,
+                                            int64_t count, const Encode& encode) {
+  constexpr size_t kMargin = 16;  // tokens
+  const size_t enough = 2 * static_cast<size_t>(count) + kMargin;
+  for (size_t bytes = kUsualTokenBytes * enough;; bytes *= 2) {
+    const bool is_whole = bytes >= text.size();
+    Result<std::vector<int32_t>> tokens = encode(is_whole ? text : Ending(text, bytes));
+    if (!tokens.ok()) return AtField(field, tokens.status());
+    if (!is_whole && tokens->size() <= enough) continue;
+    KeepLast(count, *tokens);
+    return tokens;
+  }
 }
 
 // The template has written the special tokens.
@@ -322,6 +350,13 @@ Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCod
   }
   const std::string_view prompt = text.text ? std::string_view(*text.text) : std::string_view();
   if (prompt.empty()) return FieldError(text.names.prompt, "must not be empty");
+  // As many as fill the context are refused, whichever they are.
+  const int64_t kept = text.keep_prompt_tokens.value_or(engine.max_seq_len);
+  if (kept >= 1 && kept < engine.max_seq_len) {
+    return TokenizeEnding(text.names.prompt, prompt, kept, [&](std::string_view ending) {
+      return codec.Encode(ending, text.add_special_tokens);
+    });
+  }
   return TokenizePrompt(text.names.prompt, prompt, text.add_special_tokens, codec, engine);
 }
 

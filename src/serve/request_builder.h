@@ -48,8 +48,10 @@ Result<std::vector<int32_t>> TokenizePrompt(std::string_view field, std::string_
 // Each must be one of the model's.
 Status CheckTokens(std::string_view field, std::span<const int32_t> tokens, const TextCodec& codec);
 
-// The tokens of the prompt, whichever form it has; at least one unless the tokenizer gives none.
-// `reasoning` gets where a chat's prompt leaves it.
+// The tokens of the prompt, whichever form it has; at least one unless the tokenizer gives none. Of
+// a text of which only the last tokens are kept (keep_prompt_tokens) and fit, those: however long
+// it is, only as much of its end is tokenized as they take. `reasoning` gets where a chat's prompt
+// leaves it.
 Result<std::vector<int32_t>> PromptTokens(const TextRequest& text, const TextCodec& codec,
                                           const RequestLimits& limits, const EngineLimits& engine,
                                           ReasoningStart* reasoning = nullptr);

@@ -256,6 +256,30 @@ TEST(RequestBuilderTest, OfALongPromptTheLastTokensMayBeKept) {
   EXPECT_EQ(Build([](TextRequest& t) { t.keep_prompt_tokens = 100; })->prompt.size(), 6u);
 }
 
+TEST(RequestBuilderTest, OfAPromptOfAnyLengthTheLastTokensMayBeKept) {
+  TextRequest text;
+  text.text.emplace();
+  while (text.text->size() < (8u << 20)) *text.text += "\xC3\xA9";
+  text.keep_prompt_tokens = 5;
+  const auto build = [&](const CountingCodec& codec) {
+    return BuildRequest(text, codec, {}, kEngine, RequestLimits(), Nanos(0));
+  };
+  const CountingCodec narrow(1);
+  const Result<BuiltRequest> built = build(narrow);
+  ASSERT_TRUE(built.ok()) << built.status().message();
+  EXPECT_EQ(built->request.prompt.size(), 5u);
+  EXPECT_LE(narrow.num_bytes, 2000u);
+  EXPECT_EQ(build(CountingCodec(128u << 10))->request.prompt.size(), 5u);
+  const Result<BuiltRequest> bytes =
+      BuildRequest(text, ByteCodec(), {}, kEngine, RequestLimits(), Nanos(0));
+  const int32_t first = ByteCodec::TokenOf('\xC3');
+  const int32_t second = ByteCodec::TokenOf('\xA9');
+  EXPECT_EQ(bytes->request.prompt, (std::vector<int32_t>{second, first, second, first, second}));
+  // Too many are too many.
+  text.keep_prompt_tokens = kEngine.max_seq_len;
+  EXPECT_EQ(build(narrow).status().reason(), Reason::kContextLength);
+}
+
 TEST(RequestBuilderTest, ABadWordThatNamesASpecialTokenIsBannedByItsId) {
   const Result<Request> built = Build([](TextRequest& t) { t.bad_words = {"no", "</s>"}; });
   EXPECT_EQ(built->banned_sequences, (std::vector<std::vector<int32_t>>{{ByteCodec::kEnd}}));

@@ -83,7 +83,7 @@ struct TextRequest {
   std::optional<std::string> messages;        // JSON array for the chat template
   ChatOptions chat;                           // of `messages`
   bool add_special_tokens = true;             // around `text`
-  std::optional<int64_t> keep_prompt_tokens;  // of a longer prompt, the last ones
+  std::optional<int64_t> keep_prompt_tokens;  // of a longer prompt, the last ones; above 0
   FieldNames names;
 
   std::optional<int64_t> max_tokens;          // default: those that fit after the prompt
