@@ -169,6 +169,10 @@ class MultiModel(ServerTest):
         self.assertEqual(invoke(self.server, {"inputs": QUESTION}, path="/models/small/invoke")[0], 404)
         self.assertEqual(self.server.request("DELETE", "/models/small")[0], 404)
         self.assertEqual(self.server.request("DELETE", "/models/tandem")[0], 400)
+        for name in ("preprocessing", "tensorrt_llm"):
+            for url in ("/nowhere", str(PAIR / "draft")):
+                self.assertEqual(self.server.request("POST", "/models", {"model_name": name, "url": url})[0], 409)
+            self.assertEqual(self.server.request("GET", f"/v2/models/{name}/ready")[0], 200)
         for url in ("/nowhere", "file:///nowhere"):
             self.assertEqual(self.server.request("POST", "/models", {"model_name": "x", "url": url})[0], 404)
         self.assertEqual(invoke(self.server, {"inputs": QUESTION})[0], 200)

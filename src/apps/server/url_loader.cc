@@ -45,7 +45,9 @@ serve::lmi::ModelOrigin UrlLoader::OriginOf(std::string_view name) const {
 }
 
 Status UrlLoader::Load(const serve::lmi::LoadRequest& request) {
-  if (engines_.Find(request.name).ok()) {
+  // The repository knows names that the registry does not: those of an engine's other models, and
+  // of models that are not ready.
+  if (engines_.Find(request.name).ok() || models_.Has(request.name)) {
     return InvalidArgument(fmt::format("Model \"{}\" is already registered.", request.name))
         .WithReason(Reason::kAlreadyExists);
   }
@@ -75,7 +77,11 @@ Result<std::optional<serve::lmi::ModelSettings>> UrlLoader::Open(
 }
 
 Status UrlLoader::Unload(std::string_view name) {
-  if (!OriginOf(name).by_request) {
+  const serve::lmi::ModelOrigin origin = OriginOf(name);
+  if (!origin.by_request && origin.url.empty() && !models_.Has(name)) {
+    return NotFound(fmt::format("Model or workflow not found: {}", name));
+  }
+  if (!origin.by_request) {
     return InvalidArgument(
         fmt::format("model {} was loaded at the start of the server, and stays to its end", name));
   }

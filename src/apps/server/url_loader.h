@@ -32,7 +32,7 @@ class UrlLoader final : public serve::lmi::ModelLoader {
                  std::optional<serve::lmi::ModelSettings> settings = {});
 
   Status Load(const serve::lmi::LoadRequest& request) override;
-  // INVALID_ARGUMENT for a model of the start.
+  // INVALID_ARGUMENT for a model of the start, NOT_FOUND for a name that is not served.
   Status Unload(std::string_view name) override;
   serve::lmi::ModelOrigin OriginOf(std::string_view name) const override;
 

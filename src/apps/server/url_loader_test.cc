@@ -75,6 +75,25 @@ TEST_F(UrlLoaderTest, AFailureLeavesNoModelBehind) {
   EXPECT_THAT(loader.OriginOf("m").url, IsEmpty());
 }
 
+TEST_F(UrlLoaderTest, ANameOfTheRepositoryIsTaken) {
+  models_.SetState("preprocessing", serve::kserve::ModelState::kLoading, "its turn comes");
+  UrlLoader loader = Loader();
+  const Status status = loader.Load({.name = "preprocessing", .url = model_});
+  EXPECT_EQ(status.reason(), Reason::kAlreadyExists);
+  EXPECT_THAT(opened_, IsEmpty());
+  const std::vector<serve::kserve::ModelEntry> index = models_.Index();
+  ASSERT_EQ(index.size(), 1u);
+  EXPECT_EQ(index[0].state, serve::kserve::ModelState::kLoading);
+  EXPECT_EQ(index[0].reason, "its turn comes");
+  EXPECT_EQ(loader.Unload("preprocessing").code(), Code::kInvalidArgument);
+  EXPECT_EQ(models_.Index().size(), 1u);
+}
+
+TEST_F(UrlLoaderTest, WhatIsNotServedCannotBeUnloaded) {
+  UrlLoader loader = Loader();
+  EXPECT_EQ(loader.Unload("gone").code(), Code::kNotFound);
+}
+
 TEST_F(UrlLoaderTest, ModelsOfTheStartStay) {
   UrlLoader loader = Loader();
   loader.NoteStart("first", model_);

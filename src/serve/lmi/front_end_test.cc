@@ -468,6 +468,8 @@ TEST_F(LmiManagementTest, TellsWhyAModelIsNotLoaded) {
   EXPECT_EQ(Send("POST", "/models?url=large&model_name=big").status, 507);
   EXPECT_EQ(Send("POST", "/models?url=nowhere").status, 404);
   EXPECT_EQ(Send("POST", "/models?url=good&model_name=tandem").status, 409);
+  // The inference protocol's names of the same engine.
+  EXPECT_EQ(Send("POST", "/models?url=good&model_name=preprocessing").status, 409);
   EXPECT_EQ(Send("POST", "/models").body, R"({"code": 400, "type": "BadRequestException", )"
                                           R"("message": "Parameter url is required."})");
   EXPECT_EQ(Send("POST", "/models?url=good&model_name=..%2Fetc").status, 400);

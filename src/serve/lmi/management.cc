@@ -158,7 +158,7 @@ std::unique_ptr<Reply> RegisterModel(const Host& host, const Settings& settings,
   if (const auto refusal = RefusalOfControl(host, settings)) {
     return ServerErrorReply(400, *refusal);
   }
-  if (host.engines.Find(load.name).ok()) {
+  if (host.engines.Find(load.name).ok() || host.models.Has(load.name)) {
     return ServerErrorReply(409, fmt::format("Model \"{}\" is already registered.", load.name));
   }
   const std::string name = load.name;

@@ -28,8 +28,9 @@ class ModelLoader {
  public:
   virtual ~ModelLoader() = default;
   // Loads a model and adds it to the registry and the repository under `name`. Any code with
-  // Reason::kAlreadyExists where the name is taken; RESOURCE_EXHAUSTED where memory or the disk is
-  // short, NOT_FOUND where there is nothing at the url.
+  // Reason::kAlreadyExists, and nothing changes, where the name is taken in either;
+  // RESOURCE_EXHAUSTED where memory or the disk is short, NOT_FOUND where there is nothing at the
+  // url.
   virtual Status Load(const LoadRequest& request) = 0;
   // Unloads what Load or the start has loaded. NOT_FOUND without such a model.
   virtual Status Unload(std::string_view name) = 0;
