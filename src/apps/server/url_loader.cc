@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include "apps/lmi/store.h"
 #include "apps/models/session.h"
@@ -98,12 +100,17 @@ Result<UrlModel> TargetOfUrl(const OptionValues& values, const std::string& url)
   if (!IsRemoteSource(target) && !NameExists(target)) {
     return NotFound(fmt::format("url: there is no folder {}", target));
   }
-  OptionValues found = values;
   const auto& rows = ModelOptionRows();
+  // The draft of the command line belongs to its own target.
+  const std::string_view draft = rows.RowOf<&ModelOptions::draft>().name;
+  OptionValues found(values.specs());
+  for (const OptionSpec& spec : values.specs()) {
+    if (!values.IsSet(spec) || spec.name == draft) continue;
+    const bool is_list = spec.type == OptionType::kTexts;
+    TANDEM_RETURN_IF_ERROR(found.Set(
+        spec.name, is_list ? values.Texts(spec) : std::vector{values.Given(spec)}, "url"));
+  }
   TANDEM_RETURN_IF_ERROR(found.Set(rows.RowOf<&ModelOptions::target>().name, {target}, "url"));
-  // That of the command line belongs to its own target.
-  const OptionSpec& draft = rows.RowOf<&ModelOptions::draft>();
-  if (found.IsSet(draft)) TANDEM_RETURN_IF_ERROR(found.Set(draft.name, {""}, "url"));
   return UrlModel{std::move(found)};
 }
 
