@@ -8,6 +8,7 @@ import io
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import tarfile
@@ -430,6 +431,34 @@ class ArchiveTest(SourcesTest):
         subprocess.run(["python3", "-m", "zipfile", "-c", self.top / "model.zip", PAIR / "draft"], check=True)
         self.inspect(self.top / "model.zip")
         self.tandem("run", self.top / "model.tar.gz", "--input_text", QUESTION)
+
+    def test_what_writers_of_archives_write_is_whole(self):
+        folder = self.top / "model"
+        folder.mkdir()
+        for name in set(self.draft) - {"README.md"}:
+            (folder / name).write_bytes(self.draft[name])
+        commands = [["tar", "-b", blocks, f"--format={form}"] for blocks in ("1", "20") for form in ("gnu", "pax", "ustar", "v7")]
+        commands += [["bsdtar", f"--format={form}"] for form in ("pax", "ustar", "gnutar") if shutil.which("bsdtar")]
+        for command in commands:
+            with self.subTest(command):
+                subprocess.run([*command, "-cf", self.top / "written.tar", "-C", self.top, "model"], check=True)
+                self.inspect(self.top / "written.tar")
+        for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+            with tarfile.open(self.top / "written.tar", "w", format=form) as archive:
+                archive.add(folder, "model")
+            self.inspect(self.top / "written.tar")
+
+    def test_an_archive_that_was_cut_between_two_files_is_refused(self):
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            archive.add(PAIR / "draft", "model")
+        with tarfile.open(fileobj=io.BytesIO(packed.getvalue())) as archive:
+            cut = packed.getvalue()[: archive.getmembers()[-1].offset]
+        (self.top / "cut.tar").write_bytes(cut)
+        (self.top / "cut.tar.gz").write_bytes(gzip.compress(cut, compresslevel=1))
+        for name in ("cut.tar", "cut.tar.gz"):
+            self.assertIn("it ends early", self.inspect(self.top / name, code=4))
+        self.assertEqual(list((self.top / ".cache/tandem/archives").iterdir()), [])
 
     def test_hostile_archives_are_refused_and_write_nothing(self):
         outside = self.top / "outside"
