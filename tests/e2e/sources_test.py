@@ -144,6 +144,35 @@ class HubTest(SourcesTest):
         said = self.inspect("owner/draft", "--offline", "--revision", "v2", code=3)
         self.assertIn("owner/draft (revision v2): it is not in the cache", said)
 
+    def test_a_commit_counts_as_whole_once_its_download_has_ended(self):
+        hub = self.start_hub(owner__draft=self.draft)
+        commit = hub.commit("owner/draft")
+        run = ("run", "owner/draft", "--no_draft", "--revision", commit, "--input_text", QUESTION)
+        self.tandem(*run)
+        lists = self.top / "hf/hub/models--owner--draft/.tandem"
+        for listed in (False, True):  # as an earlier download left it, and damaged later
+            (self.snapshot / "tokenizer.json").unlink()
+            if not listed:
+                shutil.rmtree(lists)
+            hub.requests.clear()
+            self.tandem(*run)
+            self.assertTrue(hub.requests)
+            hub.requests.clear()
+            self.tandem(*run)
+            self.assertFalse(hub.requests)
+        (self.snapshot / "tokenizer.json").unlink()
+        said = self.inspect("owner/draft", "--revision", commit, "--offline", code=3)
+        self.assertIn("tokenizer.json is not in the cache", said)
+
+    def test_a_commit_that_huggingface_hub_fetched_is_used_when_the_hub_cannot_be_asked(self):
+        hub = self.start_hub(owner__draft=self.draft)
+        commit = hub.commit("owner/draft")
+        self.inspect("owner/draft", "--revision", commit)
+        shutil.rmtree(self.top / "hf/hub/models--owner--draft/.tandem")
+        self.inspect("owner/draft", "--revision", commit, "--offline")
+        hub.close()
+        self.assertIn("is taken from the cache as it is", self.inspect("owner/draft", "--revision", commit))
+
     def test_a_pair_from_a_hub_answers(self):
         self.start_hub(owner__target=self.target, owner__draft=self.draft)
         done = self.tandem("run", "owner/target", "owner/draft", "--input_text", QUESTION, "--json")
