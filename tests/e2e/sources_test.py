@@ -383,6 +383,40 @@ class S3Test(SourcesTest):
         self.inspect("s3://bucket/models/draft", "--offline")
         self.assertIn("is not in the cache", self.inspect("s3://bucket/other", "--offline", code=3))
 
+    def test_a_folder_without_files_that_are_read_is_refused(self):
+        self.start_s3({"m/README.md": b"x", "m/model.py": b"y", "m/": b""})
+        said = self.inspect("s3://bucket/m", code=3)
+        self.assertIn("s3://bucket/m: there is no model below this address; what is there is not read: README.md, model.py", said)
+        self.start_s3({f"m/{i:02}.png": b"x" for i in range(12)})
+        self.assertIn("09.png and 2 more", self.inspect("s3://bucket/m", code=3))
+        self.start_s3({"m/": b""})
+        self.assertIn("there is nothing below this address", self.inspect("s3://bucket/m", code=3))
+
+    def test_nothing_remains_of_a_version_that_changed_in_the_middle(self):
+        store = self.start_s3(self.objects())
+        name = "models/draft/model.safetensors"
+
+        def change(request):
+            if request.command == "GET" and request.path.endswith("model.safetensors"):
+                store.objects[name] = self.draft["model.safetensors"] + b"x"
+            return False
+
+        store.fault = change
+        self.assertIn("has changed while it was downloaded", self.inspect("s3://bucket/models/draft", code=4))
+        (folder,) = (self.top / ".cache/tandem/download").iterdir()
+        self.assertEqual(list(folder.iterdir()), [])
+
+        # One that was cut is continued if it is still the same, and goes if it is not.
+        store.objects[name] = self.draft["model.safetensors"]
+        is_weights = lambda request: request.command == "GET" and request.path.endswith("model.safetensors")  # noqa: E731
+        store.fault = lambda request: is_weights(request) and (request.reply(404) or True)
+        self.inspect("s3://bucket/models/draft", code=3)
+        self.assertEqual(len(list(folder.glob("*.unfinished"))), 1)
+        store.fault = None
+        store.objects["models/draft/generation_config.json"] = b'{"eos_token_id": 1}'
+        self.inspect("s3://bucket/models/draft")
+        self.assertEqual(list(folder.glob("*.unfinished")), [])
+
     def test_names_are_encoded_as_the_signature_wants(self):
         store = self.start_s3(self.objects("a b/größe+(1)=x&y/"))
         store.page = 2
