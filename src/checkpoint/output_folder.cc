@@ -30,6 +30,29 @@ Status CopyFile(const fs::path& from, const fs::path& to) {
   return writer->Commit();
 }
 
+// Not where one of them cannot be read.
+bool HaveSameBytes(const fs::path& one, const fs::path& other) {
+  const auto first = MappedFile::Open(one), second = MappedFile::Open(other);
+  return first.ok() && second.ok() && std::ranges::equal((*first)->bytes(), (*second)->bytes());
+}
+
+struct SideFile {
+  const fs::path& from;
+  std::string_view name;
+};
+
+// Those that exist.
+std::vector<SideFile> SideFilesOf(const fs::path& model, const fs::path& tokenizer) {
+  std::vector<SideFile> files;
+  const auto add = [&files](const fs::path& from, std::string_view name) {
+    if (NameExists(from / name)) files.push_back({from, name});
+  };
+  for (const std::string_view name : kTokenizerFiles) add(tokenizer, name);
+  for (const std::string_view name : kBesideTokenizer) add(tokenizer, name);
+  add(model, kGenerationConfig);
+  return files;
+}
+
 // "rank0.engine", "rank12.safetensors"
 bool IsRankFile(std::string_view name, std::string_view extension) {
   if (!name.starts_with("rank") || !name.ends_with(extension)) return false;
@@ -272,16 +295,17 @@ bool HasTokenizer(const fs::path& folder) {
 }
 
 Status CopySideFiles(const fs::path& model, const fs::path& tokenizer, const fs::path& to) {
-  const auto copy = [&to](const fs::path& from, std::string_view name) {
-    return NameExists(from / name) ? CopyFile(from / name, to / name) : Status();
-  };
-  for (const std::string_view name : kTokenizerFiles) {
-    TANDEM_RETURN_IF_ERROR(copy(tokenizer, name));
+  for (const SideFile& file : SideFilesOf(model, tokenizer)) {
+    TANDEM_RETURN_IF_ERROR(CopyFile(file.from / file.name, to / file.name));
   }
-  for (const std::string_view name : kBesideTokenizer) {
-    TANDEM_RETURN_IF_ERROR(copy(tokenizer, name));
+  return {};
+}
+
+std::string ChangedSideFile(const fs::path& model, const fs::path& tokenizer, const fs::path& to) {
+  for (const SideFile& file : SideFilesOf(model, tokenizer)) {
+    if (!HaveSameBytes(file.from / file.name, to / file.name)) return std::string(file.name);
   }
-  return copy(model, kGenerationConfig);
+  return {};
 }
 
 }  // namespace tandem

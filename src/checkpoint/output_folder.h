@@ -90,4 +90,9 @@ bool HasTokenizer(const std::filesystem::path& folder);
 Status CopySideFiles(const std::filesystem::path& model, const std::filesystem::path& tokenizer,
                      const std::filesystem::path& to);
 
+// The first file that CopySideFiles with these arguments would change in `to`; empty: none.
+std::string ChangedSideFile(const std::filesystem::path& model,
+                            const std::filesystem::path& tokenizer,
+                            const std::filesystem::path& to);
+
 }  // namespace tandem

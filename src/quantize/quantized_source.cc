@@ -23,16 +23,20 @@ float ScaleFor(float largest, Element element) {
 
 }  // namespace
 
+ModelSpec QuantizedSpec(const ModelSpec& plain, const QuantizeRecipe& recipe) {
+  ModelSpec spec = plain;
+  spec.quantization = recipe.scheme;
+  if (recipe.cache_scales) spec.cache_scales = recipe.cache_scales;
+  return spec;
+}
+
 QuantizedSource::QuantizedSource(WeightSource& plain, const QuantizeRecipe& recipe,
                                  CalibrationOf calibration, ThreadPool& pool)
     : plain_(plain),
       recipe_(recipe),
       calibration_of_(std::move(calibration)),
       pool_(pool),
-      spec_(plain.spec()) {
-  spec_.quantization = recipe.scheme;
-  if (recipe.cache_scales) spec_.cache_scales = recipe.cache_scales;
-}
+      spec_(QuantizedSpec(plain.spec(), recipe)) {}
 
 Status QuantizedSource::LoadCalibration(int64_t layer) {
   if (calibration_of_ == nullptr || layer == layer_) return {};

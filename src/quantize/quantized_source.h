@@ -14,6 +14,9 @@
 
 namespace tandem {
 
+// What a QuantizedSource of a plain model with this spec tells of itself.
+ModelSpec QuantizedSpec(const ModelSpec& plain, const QuantizeRecipe& recipe);
+
 class QuantizedSource final : public WeightSource {
  public:
   // Of one layer; called again only when another layer was asked for since. Null for recipes that

@@ -95,6 +95,7 @@ class Unpacker {
       if (result < ARCHIVE_WARN) return Damaged();
       TANDEM_RETURN_IF_ERROR(Take(entry));
     }
+    TANDEM_RETURN_IF_ERROR(CheckEnd());
     return MakeLinks();
   }
 
@@ -123,6 +124,18 @@ class Unpacker {
     const char* why = archive_error_string(reader_.get());
     return DataLoss(fmt::format("is no whole tar or zip archive: {}",
                                 Printable(why == nullptr ? "damaged" : why)));
+  }
+
+  // A tar ends with blocks of zeros. One that was cut between two entries does not, and libarchive
+  // takes it for whole: then it read nothing after the last entry.
+  Status CheckEnd() const {
+    const bool is_tar =
+        (archive_format(reader_.get()) & ARCHIVE_FORMAT_BASE_MASK) == ARCHIVE_FORMAT_TAR;
+    const int64_t read = archive_filter_bytes(reader_.get(), 0);
+    if (!is_tar || read > archive_read_header_position(reader_.get())) return {};
+    return DataLoss(
+        "is no whole tar archive: it ends early, without the zeros that end one; copy or download "
+        "it again");
   }
 
   Status MeasureLimits() {

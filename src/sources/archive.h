@@ -19,7 +19,7 @@ UnpackLimits UnpackLimitsOf(const SourceOptions& options);
 // Unpacks a tar (also compressed) or zip archive. `folder` exists only once all of it is there.
 // DATA_LOSS, and nothing remains, where an entry leads out of the folder (`..`, an absolute name, a
 // link), is neither file, folder nor link, has a name that is too long, or where there are too many
-// entries or bytes; RESOURCE_EXHAUSTED where the disk is full.
+// entries or bytes, or where it ends early; RESOURCE_EXHAUSTED where the disk is full.
 Status Unpack(const std::filesystem::path& archive, const std::filesystem::path& folder,
               const UnpackLimits& limits);
 

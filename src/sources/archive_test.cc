@@ -198,6 +198,29 @@ TEST_F(ArchiveTest, DamagedArchivesLeaveNothing) {
   }
 }
 
+TEST_F(ArchiveTest, ATarWithoutItsEndIsRefused) {
+  const std::vector<Entry> entries = {{.name = "config.json", .text = "{}"},
+                                      {.name = std::string(150, 'n'), .text = "a long name"}};
+  const std::string whole = Tar(entries);
+  const size_t end = whole.size() - 1024;
+  const auto unpack = [&](size_t size) {
+    const fs::path path = top_ / "a.tar";
+    std::ofstream(path, std::ios::binary) << whole.substr(0, size);
+    return Unpack(path, folder_, limits_);
+  };
+  // Between two entries, between a long name and its header, and after the last one.
+  for (const size_t size : {size_t{1024}, size_t{1536}, size_t{2048}, end}) {
+    SCOPED_TRACE(size);
+    const Status status = unpack(size);
+    EXPECT_EQ(status.code(), Code::kDataLoss);
+    const bool is_between = size == 1024 || size == end;
+    EXPECT_THAT(status.message(), HasSubstr(is_between ? "it ends early" : "is no whole tar"));
+    EXPECT_TRUE(fs::is_empty(top_ / "in"));
+  }
+  // Some writers end with one block, which is all that tells.
+  EXPECT_TRUE(unpack(end + 512).ok());
+}
+
 TEST_F(ArchiveTest, WhatAKilledProcessLeftIsReplaced) {
   fs::create_directories(top_ / "in" / "model.unfinished" / "rest");
   ASSERT_TRUE(Unpacked({{.name = "config.json", .text = "{}"}}).ok());

@@ -29,8 +29,30 @@ constexpr int64_t kSpareDiskBytes = int64_t{16} << 20;
 struct Job {
   const RemoteFile* remote = nullptr;
   std::unique_ptr<PartialFile> file;
-  std::atomic<int> parts_left{0};
+  int transfers = 0;  // that run now. With the downloader's mutex
+  // The server answered a part's request with the whole file: all that is missing comes in one
+  // transfer, once no other one runs.
+  std::atomic<bool> ignores_ranges{false};
 };
+
+// Consecutive parts that one worker fetches.
+struct Stretch {
+  int begin = 0;
+  int end = 0;
+};
+
+struct Work {
+  Job* job = nullptr;
+  Stretch parts;
+};
+
+int64_t BytesMissing(const PartialFile& file, const Stretch& parts) {
+  int64_t missing = 0;
+  for (int part = parts.begin; part < parts.end; ++part) {
+    missing += file.PartSize(part) - file.PartDone(part);
+  }
+  return missing;
+}
 
 // The first byte that a response to a range holds, and the length of the whole file.
 struct Extent {
@@ -85,10 +107,9 @@ class Downloader {
       job.file = std::move(file);
       for (int part = 0; part < job.file->num_parts(); ++part) {
         if (job.file->PartDone(part) == job.file->PartSize(part)) continue;
-        ++job.parts_left;
-        work_.emplace_back(&job, part);
+        work_.push_back({&job, {part, part + 1}});
       }
-      if (job.parts_left == 0) complete_.push_back(&job);
+      if (job.file->BytesMissing() == 0) complete_.push_back(&job);
     }
     report_.Begin(bytes, bytes - missing);
     const Status room = CheckRoom(files.front().destination.parent_path(), missing);
@@ -108,7 +129,7 @@ class Downloader {
           std::min(work_.size(), static_cast<size_t>(std::max(options_.connections, 1))));
       running_ = count;
     }
-    for (int i = 0; i < count; ++i) workers.emplace_back([this] { Work(); });
+    for (int i = 0; i < count; ++i) workers.emplace_back([this] { RunWorker(); });
     {
       MutexLock lock(mutex_);
       while (running_ > 0) {
@@ -141,25 +162,41 @@ class Downloader {
         FormatBytes(missing), folder.string(), FormatBytes(free), FormatBytes(kSpareDiskBytes)));
   }
 
-  void Work() {
+  void RunWorker() {
     HttpSession session(options_.certificates);
     while (true) {
-      std::pair<Job*, int> next{};
+      Work next;
       {
         const MutexLock lock(mutex_);
         if (work_.empty() || !error_.ok()) break;
         next = work_.front();
         work_.pop_front();
+        ++next.job->transfers;
       }
-      Status status = FetchPart(*next.first, next.second, session);
-      if (status.ok() && --next.first->parts_left == 0) status = Finish(*next.first);
+      Status status = Fetch(*next.job, next.parts, session);
+      if (EndTransfer(*next.job) && status.ok()) status = Finish(*next.job);
       if (status.ok()) continue;
       const MutexLock lock(mutex_);
-      if (error_.ok()) error_ = status.Annotate(next.first->remote->name);
+      if (error_.ok()) error_ = status.Annotate(next.job->remote->name);
       stop_ = true;
     }
     const MutexLock lock(mutex_);
     if (--running_ == 0) ended_.NotifyAll();
+  }
+
+  // Whether the file is complete.
+  bool EndTransfer(Job& job) {
+    const MutexLock lock(mutex_);
+    if (--job.transfers > 0) return false;
+    if (job.file->BytesMissing() == 0) return true;
+    if (job.ignores_ranges) work_.push_front({&job, {0, job.file->num_parts()}});
+    return false;
+  }
+
+  void StopAskingForParts(Job& job) {
+    const MutexLock lock(mutex_);
+    job.ignores_ranges = true;
+    std::erase_if(work_, [&](const Work& work) { return work.job == &job; });
   }
 
   static Status Finish(Job& job) {
@@ -168,24 +205,26 @@ class Downloader {
     return {};
   }
 
-  Status FetchPart(Job& job, int part, HttpSession& session) {
+  Status Fetch(Job& job, const Stretch& parts, HttpSession& session) {
     PartialFile& file = *job.file;
+    const bool is_whole = IsWhole(job, parts);
     Backoff backoff(options_.retry);
-    while (file.PartDone(part) < file.PartSize(part)) {
-      const int64_t before = file.PartDone(part);
+    for (int64_t missing = BytesMissing(file, parts); missing > 0;) {
       TANDEM_ASSIGN_OR_RETURN(HttpRequest request, job.remote->request());
       request.stall = options_.stall;
       request.ended = [this] { return stop_.load(); };
-      request.range = {file.PartBegin(part) + before,
-                       file.PartBegin(part) + file.PartSize(part) - 1};
+      const int last = parts.end - 1;
+      request.range = {FirstMissing(file, parts), file.PartBegin(last) + file.PartSize(last) - 1};
       Status written;
-      const Result<HttpResponse> response = session.Send(request, Taking(job, part, written));
+      const Result<HttpResponse> response = session.Send(request, Taking(job, parts, written));
       TANDEM_RETURN_IF_ERROR(written);
-      if (file.PartDone(part) == file.PartSize(part)) break;
+      const int64_t before = std::exchange(missing, BytesMissing(file, parts));
+      if (missing == 0) break;
       if (stop_) return Cancelled("another transfer failed");
+      if (job.ignores_ranges && !is_whole) return {};  // the one transfer brings the rest
       // A transfer that only crawls is not new each time.
       constexpr int64_t kProgress = int64_t{64} << 10;
-      if (file.PartDone(part) - before >= std::min(kProgress, file.PartSize(part) / 20)) {
+      if (before - missing >= std::min(kProgress, file.PartSize(parts.begin) / 20)) {
         backoff.Reset();
       }
       TANDEM_RETURN_IF_ERROR(PauseAfter(job, response, backoff));
@@ -193,13 +232,24 @@ class Downloader {
     return {};
   }
 
-  HttpSession::Sink Taking(Job& job, int part, Status& written) {
-    PartialFile& file = *job.file;
-    const int64_t wanted = file.PartBegin(part) + file.PartDone(part);
-    return [&, part, wanted, skip = int64_t{-1}](const HttpResponse& head,
-                                                 std::span<const std::byte> bytes) mutable {
+  static bool IsWhole(const Job& job, const Stretch& parts) {
+    return parts.begin == 0 && parts.end == job.file->num_parts();
+  }
+
+  // Of parts of which at least one is not complete.
+  static int64_t FirstMissing(const PartialFile& file, const Stretch& parts) {
+    int part = parts.begin;
+    while (file.PartDone(part) == file.PartSize(part)) ++part;
+    return file.PartBegin(part) + file.PartDone(part);
+  }
+
+  // Writes what the parts lack, in their order, and passes over what they have.
+  HttpSession::Sink Taking(Job& job, const Stretch& parts, Status& written) {
+    const int64_t wanted = FirstMissing(*job.file, parts);
+    return [&, wanted, part = parts.begin, at = int64_t{-1}](
+               const HttpResponse& head, std::span<const std::byte> bytes) mutable {
       if (stop_) return false;
-      if (skip < 0) {
+      if (at < 0) {
         const std::optional<Extent> extent = ExtentOf(head);
         if (!extent || extent->begin > wanted ||
             (extent->bytes >= 0 && extent->bytes != job.remote->bytes)) {
@@ -208,21 +258,38 @@ class Downloader {
                           job.remote->bytes));
           return false;
         }
-        skip = wanted - extent->begin;
+        if (head.status == 200 && !IsWhole(job, parts)) {
+          StopAskingForParts(job);
+          return false;
+        }
+        at = extent->begin;
       }
-      const auto skipped = std::min(skip, static_cast<int64_t>(bytes.size()));
-      skip -= skipped;
-      bytes = bytes.subspan(static_cast<size_t>(skipped));
-      const int64_t room = file.PartSize(part) - file.PartDone(part);
-      const bool enough = static_cast<int64_t>(bytes.size()) > room;
-      if (enough) bytes = bytes.first(static_cast<size_t>(room));
-      written = file.Append(part, bytes);
-      report_.Add(static_cast<int64_t>(bytes.size()));
-      return written.ok() && !enough;
+      written = Take(*job.file, parts.end, part, at, bytes);
+      return written.ok() && bytes.empty();
     };
   }
 
-  // After an attempt that did not complete its part.
+  // `part` is the first that may lack something, `at` where `bytes` begin in the file: all three
+  // move on. Bytes are left where no part lacks any.
+  Status Take(PartialFile& file, int end, int& part, int64_t& at,
+              std::span<const std::byte>& bytes) {
+    while (!bytes.empty()) {
+      while (part < end && file.PartDone(part) == file.PartSize(part)) ++part;
+      if (part == end) break;
+      const auto skip = std::min(file.PartBegin(part) + file.PartDone(part) - at,
+                                 static_cast<int64_t>(bytes.size()));
+      bytes = bytes.subspan(static_cast<size_t>(skip));
+      const auto taken =
+          std::min(file.PartSize(part) - file.PartDone(part), static_cast<int64_t>(bytes.size()));
+      TANDEM_RETURN_IF_ERROR(file.Append(part, bytes.first(static_cast<size_t>(taken))));
+      report_.Add(taken);
+      bytes = bytes.subspan(static_cast<size_t>(taken));
+      at += skip + taken;
+    }
+    return {};
+  }
+
+  // After an attempt that did not complete its parts.
   Status PauseAfter(const Job& job, const Result<HttpResponse>& response, Backoff& backoff) {
     const bool answered = response.ok();
     if (answered && !response->ok() && !MayTryAgain(response->status)) return explain_(*response);
@@ -255,8 +322,8 @@ class Downloader {
   std::atomic<bool> stop_{false};
   Mutex mutex_;
   Condition ended_;
-  std::deque<std::pair<Job*, int>> work_ TANDEM_GUARDED_BY(mutex_);  // the parts that are missing
-  int running_ TANDEM_GUARDED_BY(mutex_) = 0;                        // workers
+  std::deque<Work> work_ TANDEM_GUARDED_BY(mutex_);  // the parts that are missing
+  int running_ TANDEM_GUARDED_BY(mutex_) = 0;        // workers
   Status error_ TANDEM_GUARDED_BY(mutex_);
 };
 

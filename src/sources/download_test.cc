@@ -183,6 +183,41 @@ TEST_F(DownloadTest, AServerWithoutRangesIsReadToTheEnd) {
   ExpectWhole();
 }
 
+TEST_F(DownloadTest, AServerWithoutRangesSendsItAllOnlyOnceToTheEnd) {
+  for (const int connections : {1, 4}) {
+    SCOPED_TRACE(connections);
+    fs::remove(folder_ / "weights");
+    options_.connections = connections;
+    std::atomic<int> calls{0};
+    const HttpServer server([&](const ServedRequest&) -> ServedReply {
+      // A transfer that is given up at its first bytes need not send more. The one that follows is
+      // cut in the middle.
+      const int call = calls++;
+      if (call < connections) return {.body = file_, .cut_after = 1000};
+      return {.body = file_, .cut_after = call == connections ? int64_t{50'000} : int64_t{-1}};
+    });
+    const Status status = Download(Remote(server.Url()));
+    ASSERT_TRUE(status.ok()) << status.message();
+    ExpectWhole();
+    EXPECT_LE(server.Requests().size(), static_cast<size_t>(connections) + 2);
+    EXPECT_EQ(server.Requests().back().Header("range"), "bytes=50000-99999");
+  }
+}
+
+TEST_F(DownloadTest, PartsThatCameInRangesAreKeptWhereOthersDoNot) {
+  std::atomic<int> whole{0};
+  const HttpServer server([&](const ServedRequest& request) -> ServedReply {
+    if (request.Header("range").starts_with("bytes=32000-")) {
+      ++whole;
+      return {.body = file_};
+    }
+    return HttpServer::Ranged(request, file_);
+  });
+  ASSERT_TRUE(Download(Remote(server.Url())).ok());
+  ExpectWhole();
+  EXPECT_LE(whole, 2);
+}
+
 TEST_F(DownloadTest, TheServerSaysHowLongToWait) {
   options_.part_bytes = 1 << 20;
   std::atomic<int> calls{0};

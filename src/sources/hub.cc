@@ -45,7 +45,9 @@ class HubModel {
   Result<fs::path> Fetch() {
     TANDEM_RETURN_IF_ERROR(CheckRevision(revision_));
     if (options_.offline) return FromCache();
-    if (IsCommit(revision_)) {  // it never changes
+    // A commit never changes. Of a snapshot that an earlier download left, or another program, it
+    // is not known here whether all of it is there.
+    if (IsCommit(revision_) && NameExists(ListOf(revision_))) {
       if (Result<fs::path> cached = FromCache(); cached.ok()) return cached;
     }
     // What may be used as it is need not be waited for.
@@ -65,6 +67,22 @@ class HubModel {
 
  private:
   fs::path SnapshotOf(const std::string& commit) const { return root_ / "snapshots" / commit; }
+
+  // The names of the files of a snapshot, one a line: written when a download of it has ended.
+  fs::path ListOf(const std::string& commit) const { return root_ / ".tandem" / commit; }
+
+  // A file of the list that is not there; empty: none, or there is no list.
+  std::string MissingListed(const std::string& commit) const {
+    const Result<std::string> list = ReadTextFile(ListOf(commit));
+    for (size_t begin = 0; list.ok() && begin < list->size();) {
+      const size_t end = std::min(list->find('\n', begin), list->size());
+      const std::string name = list->substr(begin, end - begin);
+      std::error_code ignored;
+      if (!fs::exists(SnapshotOf(commit) / name, ignored)) return name;
+      begin = end + 1;
+    }
+    return {};
+  }
 
   HttpRequest RequestFor(std::string url) const {
     HttpRequest request{.url = std::move(url), .stall = options_.stall};
@@ -102,6 +120,7 @@ class HubModel {
     };
     if (!IsCommit(commit) || !fs::is_directory(snapshot, ignored)) return lacks("it");
     if (!fs::exists(snapshot / "config.json", ignored)) return lacks("config.json");
+    if (const std::string missing = MissingListed(commit); !missing.empty()) return lacks(missing);
     if (options_.with_weights) {
       if (const std::string missing = MissingWeights(snapshot); !missing.empty()) {
         return lacks(missing);
@@ -144,7 +163,7 @@ class HubModel {
       chosen.weights = *std::move(shards);
     }
     TANDEM_RETURN_IF_ERROR(FetchMissing(listing, chosen.weights, snapshot, lock));
-    if (const Status pointed = PointTo(listing.commit); !pointed.ok()) {
+    if (const Status pointed = PointTo(listing.commit, chosen); !pointed.ok()) {
       LogWarning("{}; --offline will not find {}", pointed.message(), id_);  // a read-only cache
     }
     return snapshot;
@@ -246,12 +265,19 @@ class HubModel {
     return {};
   }
 
-  Status PointTo(const std::string& commit) const {
-    if (revision_ == commit) return {};
-    const fs::path ref = root_ / "refs" / revision_;
-    if (const auto now = ReadTextFile(ref); now.ok() && *now == commit) return {};
-    TANDEM_RETURN_IF_ERROR(MakeFolders(ref.parent_path()));
-    return WriteFileAtomically(ref, commit);
+  // After a download: what a later start takes without the hub.
+  Status PointTo(const std::string& commit, const ModelFiles& files) const {
+    std::string list;
+    for (const std::string& name : files.settings) list += name + "\n";
+    for (const std::string& name : files.weights) list += name + "\n";
+    TANDEM_RETURN_IF_ERROR(Keep(ListOf(commit), list));
+    return revision_ == commit ? Status() : Keep(root_ / "refs" / revision_, commit);
+  }
+
+  static Status Keep(const fs::path& file, const std::string& text) {
+    if (const auto now = ReadTextFile(file); now.ok() && *now == text) return {};
+    TANDEM_RETURN_IF_ERROR(MakeFolders(file.parent_path()));
+    return WriteFileAtomically(file, text);
   }
 
   const SourceOptions& options_;

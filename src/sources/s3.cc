@@ -1,14 +1,17 @@
 #include "sources/s3.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <atomic>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "base/file.h"
 #include "base/log.h"
+#include "base/printable.h"
 #include "sources/archive.h"
 #include "sources/download.h"
 #include "sources/model_files.h"
@@ -21,6 +24,17 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr size_t kNameDigits = 32;  // of folders in the cache
+constexpr int kPreconditionFailed = 412;
+
+// "README.md, model.py and 3 more"
+std::string Some(const std::vector<std::string>& names) {
+  constexpr size_t kShown = 10;
+  const size_t shown = std::min(names.size(), kShown);
+  std::string text = fmt::format(
+      "{}", fmt::join(names.begin(), names.begin() + static_cast<ptrdiff_t>(shown), ", "));
+  if (shown < names.size()) text += fmt::format(" and {} more", names.size() - shown);
+  return Printable(text);
+}
 
 class S3Model {
  public:
@@ -80,8 +94,26 @@ class S3Model {
   Status Download(std::span<const RemoteFile> files) {
     is_transferring_ = true;
     return DownloadFiles(
-        text_, files, [this](const HttpResponse& response) { return client_.Explain(response); },
+        text_, files,
+        [this](const HttpResponse& response) {
+          if (response.status == kPreconditionFailed) has_changed_ = true;
+          return client_.Explain(response);
+        },
         options_);
+  }
+
+  // Removes what downloads of other versions left, which nobody can complete. With the lock.
+  void RemoveUnfinished(const std::string& except) const {
+    std::error_code error;
+    std::vector<fs::path> left;
+    for (fs::directory_iterator entry(folder_, error), end; !error && entry != end;
+         entry.increment(error)) {
+      const std::string name = entry->path().filename().string();
+      const bool is_unfinished = name.find(".unfinished") != std::string::npos ||
+                                 name.find(".archive") != std::string::npos;
+      if (is_unfinished && !name.starts_with(except + ".")) left.push_back(entry->path());
+    }
+    for (const fs::path& path : left) fs::remove_all(path, error);
   }
 
   Result<fs::path> FetchArchive() {
@@ -93,10 +125,13 @@ class S3Model {
     if (NameExists(target)) return Latest(version);
     TANDEM_ASSIGN_OR_RETURN(const auto lock, WaitForLock(folder_ / "lock", text_, options_.check));
     if (!NameExists(target)) {
+      RemoveUnfinished(/*except=*/version);
       const fs::path archive = folder_ / (version + ".archive");
       if (!NameExists(archive)) {
         TANDEM_ASSIGN_OR_RETURN(const RemoteFile file, FileOf(*object, archive));
-        TANDEM_RETURN_IF_ERROR(Download({&file, 1}));
+        const Status downloaded = Download({&file, 1});
+        if (has_changed_) RemoveUnfinished(/*except=*/"");
+        TANDEM_RETURN_IF_ERROR(downloaded);
       }
       const Status unpacked = Unpack(archive, target, UnpackLimitsOf(options_));
       const bool is_bad = unpacked.code() == Code::kDataLoss;
@@ -112,15 +147,22 @@ class S3Model {
     std::string prefix = address_.key;
     if (!prefix.empty() && !prefix.ends_with('/')) prefix += '/';
     TANDEM_ASSIGN_OR_RETURN(std::vector<S3Object> objects, client_.List(prefix));
-    if (objects.empty()) return NotFound("there is nothing below this address");
     std::vector<std::string> code;
+    std::vector<std::string> unread;
     std::string all;
     std::erase_if(objects, [&](const S3Object& object) {
       const std::string name = object.key.substr(prefix.size());
       if (name.empty() || name.ends_with('/')) return true;  // a folder, as consoles make them
       if (IsCode(name)) code.push_back(name);
+      if (IsUnread(name)) unread.push_back(name);
       return IsUnread(name);
     });
+    if (objects.empty()) {
+      return NotFound(unread.empty() ? "there is nothing below this address"
+                                     : "there is no model below this address; what is there is "
+                                       "not read: " +
+                                           Some(unread));
+    }
     LeaveSecondWeights(prefix.size(), objects);
     NameCode(text_, code);
     for (const S3Object& object : objects) {
@@ -156,6 +198,7 @@ class S3Model {
     if (NameExists(target)) return Latest(version);
     TANDEM_ASSIGN_OR_RETURN(const auto lock, WaitForLock(folder_ / "lock", text_, options_.check));
     if (NameExists(target)) return Latest(version);
+    RemoveUnfinished(/*except=*/version);
     const fs::path unfinished = folder_ / (version + ".unfinished");
     std::vector<RemoteFile> files;
     for (const S3Object& object : objects) {
@@ -165,7 +208,9 @@ class S3Model {
       TANDEM_ASSIGN_OR_RETURN(RemoteFile file, FileOf(object, destination));
       files.push_back(std::move(file));
     }
-    TANDEM_RETURN_IF_ERROR(Download(files));
+    const Status downloaded = Download(files);
+    if (has_changed_) RemoveUnfinished(/*except=*/"");
+    TANDEM_RETURN_IF_ERROR(downloaded);
     std::error_code error;
     fs::rename(unfinished, target, error);
     if (error) return FailedPrecondition(target.string() + ": cannot be made: " + error.message());
@@ -177,8 +222,9 @@ class S3Model {
   const S3Address address_;
   S3Client client_;
   const fs::path folder_;
-  size_t prefix_size_ = 0;        // of the keys of a folder, set by ListFolder
-  bool is_transferring_ = false;  // S3 was reached
+  size_t prefix_size_ = 0;                // of the keys of a folder, set by ListFolder
+  bool is_transferring_ = false;          // S3 was reached
+  std::atomic<bool> has_changed_{false};  // an object, since it was listed
 };
 
 }  // namespace

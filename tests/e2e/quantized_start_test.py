@@ -185,6 +185,19 @@ class PartitionTest(CacheTest):
         finally:
             self.assertEqual(server.stop(), 0, "".join(server.lines))
 
+    def test_an_artifact_without_properties_does_not_keep_those_of_an_earlier_one(self):
+        kept = self.artifact / "serving.properties"
+        self.artifact.mkdir()
+        kept.write_text("job_queue_size=3\n")
+        self.write(f"option.model_id={TARGET}", "job_queue_size=5")
+        by_model = ("--model_path", TARGET, "--trt_llm_model_repo", self.artifact)
+        by_properties = ("--properties_dir", self.properties, "--trt_llm_model_repo", self.artifact)
+        # A file that was put into the folder before there was an artifact is not an earlier one's.
+        for arguments, expected in ((by_model, "job_queue_size=3\n"), (by_properties, "job_queue_size=5\n"), (by_model, None)):
+            done = self.partition(*arguments)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+            self.assertEqual(kept.read_text() if kept.exists() else None, expected)
+
     def test_a_job_of_neo_is_told_of_its_error(self):
         error = self.work / "error.json"
         shutil.copytree(TARGET, self.properties, dirs_exist_ok=True)

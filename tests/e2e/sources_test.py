@@ -8,6 +8,7 @@ import io
 import json
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import tarfile
@@ -142,6 +143,35 @@ class HubTest(SourcesTest):
         self.inspect("owner/draft", "--revision", commit)  # a commit never changes: nobody is asked
         said = self.inspect("owner/draft", "--offline", "--revision", "v2", code=3)
         self.assertIn("owner/draft (revision v2): it is not in the cache", said)
+
+    def test_a_commit_counts_as_whole_once_its_download_has_ended(self):
+        hub = self.start_hub(owner__draft=self.draft)
+        commit = hub.commit("owner/draft")
+        run = ("run", "owner/draft", "--no_draft", "--revision", commit, "--input_text", QUESTION)
+        self.tandem(*run)
+        lists = self.top / "hf/hub/models--owner--draft/.tandem"
+        for listed in (False, True):  # as an earlier download left it, and damaged later
+            (self.snapshot / "tokenizer.json").unlink()
+            if not listed:
+                shutil.rmtree(lists)
+            hub.requests.clear()
+            self.tandem(*run)
+            self.assertTrue(hub.requests)
+            hub.requests.clear()
+            self.tandem(*run)
+            self.assertFalse(hub.requests)
+        (self.snapshot / "tokenizer.json").unlink()
+        said = self.inspect("owner/draft", "--revision", commit, "--offline", code=3)
+        self.assertIn("tokenizer.json is not in the cache", said)
+
+    def test_a_commit_that_huggingface_hub_fetched_is_used_when_the_hub_cannot_be_asked(self):
+        hub = self.start_hub(owner__draft=self.draft)
+        commit = hub.commit("owner/draft")
+        self.inspect("owner/draft", "--revision", commit)
+        shutil.rmtree(self.top / "hf/hub/models--owner--draft/.tandem")
+        self.inspect("owner/draft", "--revision", commit, "--offline")
+        hub.close()
+        self.assertIn("is taken from the cache as it is", self.inspect("owner/draft", "--revision", commit))
 
     def test_a_pair_from_a_hub_answers(self):
         self.start_hub(owner__target=self.target, owner__draft=self.draft)
@@ -353,6 +383,40 @@ class S3Test(SourcesTest):
         self.inspect("s3://bucket/models/draft", "--offline")
         self.assertIn("is not in the cache", self.inspect("s3://bucket/other", "--offline", code=3))
 
+    def test_a_folder_without_files_that_are_read_is_refused(self):
+        self.start_s3({"m/README.md": b"x", "m/model.py": b"y", "m/": b""})
+        said = self.inspect("s3://bucket/m", code=3)
+        self.assertIn("s3://bucket/m: there is no model below this address; what is there is not read: README.md, model.py", said)
+        self.start_s3({f"m/{i:02}.png": b"x" for i in range(12)})
+        self.assertIn("09.png and 2 more", self.inspect("s3://bucket/m", code=3))
+        self.start_s3({"m/": b""})
+        self.assertIn("there is nothing below this address", self.inspect("s3://bucket/m", code=3))
+
+    def test_nothing_remains_of_a_version_that_changed_in_the_middle(self):
+        store = self.start_s3(self.objects())
+        name = "models/draft/model.safetensors"
+
+        def change(request):
+            if request.command == "GET" and request.path.endswith("model.safetensors"):
+                store.objects[name] = self.draft["model.safetensors"] + b"x"
+            return False
+
+        store.fault = change
+        self.assertIn("has changed while it was downloaded", self.inspect("s3://bucket/models/draft", code=4))
+        (folder,) = (self.top / ".cache/tandem/download").iterdir()
+        self.assertEqual(list(folder.iterdir()), [])
+
+        # One that was cut is continued if it is still the same, and goes if it is not.
+        store.objects[name] = self.draft["model.safetensors"]
+        is_weights = lambda request: request.command == "GET" and request.path.endswith("model.safetensors")  # noqa: E731
+        store.fault = lambda request: is_weights(request) and (request.reply(404) or True)
+        self.inspect("s3://bucket/models/draft", code=3)
+        self.assertEqual(len(list(folder.glob("*.unfinished"))), 1)
+        store.fault = None
+        store.objects["models/draft/generation_config.json"] = b'{"eos_token_id": 1}'
+        self.inspect("s3://bucket/models/draft")
+        self.assertEqual(list(folder.glob("*.unfinished")), [])
+
     def test_names_are_encoded_as_the_signature_wants(self):
         store = self.start_s3(self.objects("a b/größe+(1)=x&y/"))
         store.page = 2
@@ -430,6 +494,34 @@ class ArchiveTest(SourcesTest):
         subprocess.run(["python3", "-m", "zipfile", "-c", self.top / "model.zip", PAIR / "draft"], check=True)
         self.inspect(self.top / "model.zip")
         self.tandem("run", self.top / "model.tar.gz", "--input_text", QUESTION)
+
+    def test_what_writers_of_archives_write_is_whole(self):
+        folder = self.top / "model"
+        folder.mkdir()
+        for name in set(self.draft) - {"README.md"}:
+            (folder / name).write_bytes(self.draft[name])
+        commands = [["tar", "-b", blocks, f"--format={form}"] for blocks in ("1", "20") for form in ("gnu", "pax", "ustar", "v7")]
+        commands += [["bsdtar", f"--format={form}"] for form in ("pax", "ustar", "gnutar") if shutil.which("bsdtar")]
+        for command in commands:
+            with self.subTest(command):
+                subprocess.run([*command, "-cf", self.top / "written.tar", "-C", self.top, "model"], check=True)
+                self.inspect(self.top / "written.tar")
+        for form in (tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
+            with tarfile.open(self.top / "written.tar", "w", format=form) as archive:
+                archive.add(folder, "model")
+            self.inspect(self.top / "written.tar")
+
+    def test_an_archive_that_was_cut_between_two_files_is_refused(self):
+        packed = io.BytesIO()
+        with tarfile.open(fileobj=packed, mode="w") as archive:
+            archive.add(PAIR / "draft", "model")
+        with tarfile.open(fileobj=io.BytesIO(packed.getvalue())) as archive:
+            cut = packed.getvalue()[: archive.getmembers()[-1].offset]
+        (self.top / "cut.tar").write_bytes(cut)
+        (self.top / "cut.tar.gz").write_bytes(gzip.compress(cut, compresslevel=1))
+        for name in ("cut.tar", "cut.tar.gz"):
+            self.assertIn("it ends early", self.inspect(self.top / name, code=4))
+        self.assertEqual(list((self.top / ".cache/tandem/archives").iterdir()), [])
 
     def test_hostile_archives_are_refused_and_write_nothing(self):
         outside = self.top / "outside"

@@ -73,18 +73,26 @@ std::string LineOf(const Property& property) {
 }
 
 // As the container does it: the keys go along, but for the model's, which is now the folder itself.
-Status WriteProperties(const std::vector<Property>& properties, const fs::path& folder) {
+// The file of an artifact that is replaced goes: its limits are another model's.
+Status WriteProperties(const std::vector<Property>& properties, bool replaces_artifact,
+                       const fs::path& folder) {
   std::string text;
   for (const Property& property : properties) {
     if (property.key != "option.model_id") text += LineOf(property);
   }
-  return text.empty() ? Status() : WriteFileAtomically(folder / "serving.properties", text);
+  const fs::path file = folder / "serving.properties";
+  if (!text.empty()) return WriteFileAtomically(file, text);
+  std::error_code error;
+  if (replaces_artifact) fs::remove(file, error);
+  return error ? FailedPrecondition(file.string() + ": cannot be removed: " + error.message())
+               : Status();
 }
 
 Status Partition(const OptionValues& values, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(const NeoJob neo, NeoJobFromEnvironment());
   TANDEM_ASSIGN_OR_RETURN(const PartitionJob job, SettlePartition(values, neo));
   TANDEM_RETURN_IF_ERROR(CheckArtifactFolder(job.folder));
+  const bool replaces_artifact = NameExists(job.folder / "config.pbtxt");
   const Interrupt interrupt;
   TANDEM_RETURN_IF_ERROR(WriteCheckpoint(job, interrupt, console));
   TANDEM_ASSIGN_OR_RETURN(
@@ -94,7 +102,7 @@ Status Partition(const OptionValues& values, Console& console) {
   TANDEM_RETURN_IF_ERROR(
       WriteArtifactFiles(job.model, job.model, report.limits.max_batch_size, job.folder));
   const fs::path root = job.folder.parent_path();
-  TANDEM_RETURN_IF_ERROR(WriteProperties(job.properties, root));
+  TANDEM_RETURN_IF_ERROR(WriteProperties(job.properties, replaces_artifact, root));
   std::error_code ignored;
   fs::remove_all(job.work, ignored);
   const std::string format = DescribeFormat({report.spec.dtype, report.spec.quantization});

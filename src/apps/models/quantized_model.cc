@@ -17,10 +17,12 @@
 #include "base/file_lock.h"
 #include "base/log.h"
 #include "checkpoint/convert.h"
+#include "checkpoint/output_folder.h"
 #include "checkpoint/trtllm/checkpoint.h"
 #include "engine_folder/source.h"
 #include "model/weight_roles.h"
 #include "quantize/quantize.h"
+#include "quantize/quantized_source.h"
 
 namespace tandem::apps {
 namespace {
@@ -123,14 +125,28 @@ Result<Asked> Ask(const fs::path& model, const CalibratedQuantization& what,
   return asked;
 }
 
+// Why a result that exists is not the one that was written; OK if it is. Everything but the weights
+// follows from what was asked for, so it is compared byte by byte. Of the weights, whose bytes are
+// too many to read at each start, the headers and the lengths are checked.
+Status CheckKept(const Asked& asked) {
+  TANDEM_RETURN_IF_ERROR(OpenCheckpoint(asked.folder).status());
+  const ModelSpec spec = QuantizedSpec(asked.plain->spec(), asked.recipe);
+  TANDEM_ASSIGN_OR_RETURN(const std::string config, ReadTextFile(asked.folder / kConfigFile));
+  const fs::path& tokenizer =
+      asked.where.tokenizer_dir.empty() ? asked.model : asked.where.tokenizer_dir;
+  const std::string changed = config != CheckpointConfigToJson({.spec = spec, .sharding = {}})
+                                  ? std::string(kConfigFile)
+                                  : ChangedSideFile(asked.model, tokenizer, asked.folder);
+  return changed.empty() ? Status() : DataLoss(changed + " is not the file that was written");
+}
+
 // Not a missing one, nor one that was damaged since it was made.
-bool IsWhole(const fs::path& folder) {
+bool IsWhole(const Asked& asked) {
   std::error_code ignored;
-  if (!fs::exists(folder, ignored)) return false;
-  const auto opened = OpenCheckpoint(folder);
-  if (opened.ok()) return true;
-  LogWarning("{}: cannot be used ({}) and is made again", folder.string(),
-             opened.status().message());
+  if (!fs::exists(asked.folder, ignored)) return false;
+  const Status kept = CheckKept(asked);
+  if (kept.ok()) return true;
+  LogWarning("{}: cannot be used ({}) and is made again", asked.folder.string(), kept.message());
   return false;
 }
 
@@ -162,8 +178,7 @@ Status MakeParent(const fs::path& folder) {
 // The result, and what calibration keeps until it is written: hidden states before and after a
 // layer.
 Status CheckRoom(const Asked& asked) {
-  ModelSpec spec = asked.plain->spec();
-  spec.quantization = asked.recipe.scheme;
+  const ModelSpec spec = QuantizedSpec(asked.plain->spec(), asked.recipe);
   const int64_t rows =
       asked.what.calib_size * std::min<int64_t>(kLongestSample, spec.max_positions);
   const int64_t bytes = StoredBytes(spec) + 2 * rows * HiddenRowBytes(spec);
@@ -287,7 +302,7 @@ Result<fs::path> QuantizedModel(const fs::path& model_folder, const CalibratedQu
   if (is_quantized) return model_folder;
   TANDEM_ASSIGN_OR_RETURN(const Asked asked, Ask(model_folder, what, where));
   const std::string option = fmt::format("--quantize {}", SchemeName(what.scheme));
-  if (!IsWhole(asked.folder)) {
+  if (!IsWhole(asked)) {
     if (where.only_kept) {
       return FailedPrecondition(
           fmt::format("{}: {} has not been quantized so yet; `tandem serve` and `tandem run` do it",
@@ -296,7 +311,7 @@ Result<fs::path> QuantizedModel(const fs::path& model_folder, const CalibratedQu
     TANDEM_RETURN_IF_ERROR(MakeParent(asked.folder));
     TANDEM_ASSIGN_OR_RETURN(const auto lock, WaitForTurn(asked));
     // Another process may have made it meanwhile.
-    if (!IsWhole(asked.folder)) {
+    if (!IsWhole(asked)) {
       const Status made = Make(asked);
       if (!made.ok()) return made.Annotate(option);
       return asked.folder;

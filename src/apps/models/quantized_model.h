@@ -47,10 +47,10 @@ Result<std::filesystem::path> QuantizedFolder(const std::filesystem::path& model
 
 // The folder to open instead of `model_folder`: a checkpoint with the tokenizer's files, under a
 // name that differs where the model's content, `what`, the texts or the version of the program do.
-// It appears when it is complete; a damaged one is made again. `model_folder` itself, and a line of
-// the log, if it is a checkpoint or an engine, or quantized in such elements already;
-// INVALID_ARGUMENT if it is quantized otherwise. RESOURCE_EXHAUSTED before anything is computed if
-// the cache's disk has no room.
+// It appears when it is complete; one that was damaged since, other than in the bytes of its
+// weights, is made again. `model_folder` itself, and a line of the log, if it is a checkpoint or an
+// engine, or quantized in such elements already; INVALID_ARGUMENT if it is quantized otherwise.
+// RESOURCE_EXHAUSTED before anything is computed if the cache's disk has no room.
 Result<std::filesystem::path> QuantizedModel(const std::filesystem::path& model_folder,
                                              const CalibratedQuantization& what,
                                              const QuantizedModelOptions& where);

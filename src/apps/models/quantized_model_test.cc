@@ -284,6 +284,39 @@ TEST_F(QuantizedModelTest, ADamagedResultIsMadeAgain) {
   EXPECT_EQ(FilesOf(Folder()), whole);
 }
 
+TEST_F(QuantizedModelTest, ADamagedFileBesideTheWeightsHasItMadeAgain) {
+  where_.tokenizer_dir = folder_.path() / "tokenizer";
+  fs::copy(model_, where_.tokenizer_dir);
+  std::ofstream(where_.tokenizer_dir / "special_tokens_map.json") << "{ }";
+  ASSERT_TRUE(Make().ok());
+  const auto whole = FilesOf(Folder());
+  EXPECT_EQ(whole.size(), 6u);
+  const auto is_taken = [&] {
+    QuantizedModelOptions only_kept = where_;
+    only_kept.only_kept = true;
+    return QuantizedModel(model_, what_, only_kept).ok();
+  };
+  for (const auto& [name, text] : whole) {
+    SCOPED_TRACE(name);
+    const fs::path file = Folder() / name;
+    fs::resize_file(file, text.size() / 2);
+    EXPECT_FALSE(is_taken());
+    fs::remove(file);
+    EXPECT_FALSE(is_taken());
+    std::ofstream(file, std::ios::binary) << text << " ";
+    EXPECT_FALSE(is_taken());
+    std::ofstream(file, std::ios::binary) << text;
+    EXPECT_TRUE(is_taken());
+  }
+  fs::resize_file(Folder() / "tokenizer.json", 1000);
+  testing::internal::CaptureStderr();
+  const auto made = Make();
+  EXPECT_THAT(testing::internal::GetCapturedStderr(),
+              HasSubstr("(tokenizer.json is not the file that was written) and is made again"));
+  EXPECT_TRUE(made.ok()) << made.status().message();
+  EXPECT_TRUE(FilesOf(Folder()) == whole);
+}
+
 TEST_F(QuantizedModelTest, AFolderForCachesThatCannotBeMadeIsNamed) {
   folder_.Write("cache", "a file");
   const auto made = Make();
