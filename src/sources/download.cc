@@ -25,6 +25,7 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr int64_t kSpareDiskBytes = int64_t{16} << 20;
+constexpr int64_t kLargestFileBytes = int64_t{1} << 46;  // of a model; more is no honest answer
 
 struct Job {
   const RemoteFile* remote = nullptr;
@@ -98,6 +99,10 @@ class Downloader {
     int64_t bytes = 0;
     int64_t missing = 0;
     for (const RemoteFile& remote : files) {
+      if (remote.bytes > kLargestFileBytes) {
+        return DataLoss(
+            fmt::format("{}: the server says that it has {} bytes", remote.name, remote.bytes));
+      }
       TANDEM_ASSIGN_OR_RETURN(auto file, PartialFile::Open(remote.destination, remote.identity,
                                                            remote.bytes, options_.part_bytes));
       bytes += remote.bytes;

@@ -316,6 +316,15 @@ TEST_F(DownloadTest, AnEmptyFileIsMade) {
   EXPECT_TRUE(server.Requests().empty());
 }
 
+TEST_F(DownloadTest, ASizeThatNoFileHasIsRefused) {
+  for (const int64_t bytes : {int64_t{1} << 62, std::numeric_limits<int64_t>::max()}) {
+    RemoteFile large = Remote("http://127.0.0.1:1");
+    large.bytes = bytes;
+    EXPECT_EQ(Download(large).code(), Code::kDataLoss);
+    EXPECT_TRUE(fs::is_empty(folder_));
+  }
+}
+
 TEST_F(DownloadTest, MoreThanTheDiskHoldsIsRefusedBeforeAnythingIsFetched) {
   const HttpServer server([](const ServedRequest&) -> ServedReply { return {.status = 500}; });
   RemoteFile large = Remote(server.Url());

@@ -46,14 +46,16 @@ fs::path CacheHome() {
   return named.empty() ? Home() / ".cache" : named;
 }
 
-// Without the line end that a person's editor leaves; empty when there is no such file.
+// Up to the first blank: editors leave line ends, and a token becomes part of a header.
+std::string TokenOf(const std::string& text) {
+  return text.substr(0, text.find_first_of(" \t\r\n"));
+}
+
+// Empty when there is no such file.
 std::string TokenIn(const fs::path& file) {
   constexpr size_t kLongest = 4096;
-  Result<std::string> text = ReadTextFile(file, kLongest);
-  if (!text.ok()) return {};
-  while (!text->empty() && std::isspace(static_cast<unsigned char>(text->back())) != 0)
-    text->pop_back();
-  return *std::move(text);
+  const Result<std::string> text = ReadTextFile(file, kLongest);
+  return text.ok() ? TokenOf(*text) : std::string();
 }
 
 HubAccess HubFromEnvironment() {
@@ -66,7 +68,7 @@ HubAccess HubFromEnvironment() {
   if (home.empty()) home = CacheHome() / "huggingface";
   hub.cache = PathIn(Variable({"HF_HUB_CACHE", "HUGGINGFACE_HUB_CACHE"}));
   if (hub.cache.empty()) hub.cache = home / "hub";
-  hub.token = Variable({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"});
+  hub.token = TokenOf(Variable({"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}));
   if (hub.token.empty() && !IsOn("HF_HUB_DISABLE_IMPLICIT_TOKEN")) {
     const fs::path file = PathIn(Variable({"HF_TOKEN_PATH"}));
     hub.token = TokenIn(file.empty() ? home / "token" : file);

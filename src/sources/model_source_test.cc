@@ -99,6 +99,7 @@ TEST(ModelSourceTest, ReadsTheEnvironment) {
                                  {"HF_TOKEN", ""},
                                  {"HUGGING_FACE_HUB_TOKEN", ""},
                                  {"HF_TOKEN_PATH", ""},
+                                 {"DJL_CACHE_DIR", ""},
                                  {"XDG_CACHE_HOME", ""},
                                  {"HF_ENDPOINT", "https://mirror/"},
                                  {"HF_HUB_OFFLINE", "1"},
@@ -124,6 +125,13 @@ TEST(ModelSourceTest, ReadsTheEnvironment) {
   EXPECT_EQ(options.s3.container_url, "http://169.254.170.2/v2/x");
   EXPECT_EQ(options.s3.metadata_endpoint, "");
   fs::remove_all(home);
+}
+
+TEST(ModelSourceTest, AVariableAddsNoHeaders) {
+  const Environment environment({{"HF_TOKEN", "hf_one\r\nX-Other: 1"}, {"DJL_CACHE_DIR", "/djl"}});
+  const SourceOptions options = SourceOptions::FromEnvironment();
+  EXPECT_EQ(options.hub.token, "hf_one");
+  EXPECT_EQ(options.own_cache, "/djl");
 }
 
 }  // namespace
