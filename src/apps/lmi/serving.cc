@@ -7,16 +7,15 @@
 #include <utility>
 
 #include "apps/cli/file_options.h"
+#include "apps/lmi/address.h"
 #include "apps/lmi/folder.h"
-#include "apps/models/config_rows.h"
+#include "apps/lmi/model_fit.h"
 #include "apps/models/devices.h"
 #include "apps/models/local_model.h"
 #include "apps/models/session.h"
 #include "base/file.h"
 #include "base/log.h"
-#include "engine_folder/source.h"
 #include "ops/backend.h"
-#include "runtime/option_rows.h"
 #include "serve/http/listen.h"
 #include "sources/model_source.h"
 
@@ -60,7 +59,6 @@ const BoundOptions<LmiOptions>& Rows() {
   return rows;
 }
 
-constexpr std::string_view kAddress = "http://0.0.0.0:8080";
 constexpr std::string_view kProperties = "serving.properties";
 
 std::string Variable(const Environment& environment, std::string_view name) {
@@ -114,86 +112,6 @@ void NameIdleVariables(const Environment& environment) {
       "{} and other variables of an LMI container: no effect: HF_MODEL_ID, OPTION_MODEL_ID, "
       "SERVING_LOAD_MODELS or --as_lmi makes this one",
       found->first);
-}
-
-// Lengths that come from keys, their defaults above all, are those of the largest models: a smaller
-// model serves what it can.
-Status BoundLengths(const OptionValues& base, const LmiConfig& config, OptionValues& values) {
-  const OptionSpec& whole = EngineOptionRows().RowOf<&EngineOptions::max_seq_len>();
-  const OptionSpec& input = EngineOptionRows().RowOf<&EngineOptions::max_input_len>();
-  if (base.IsSet(whole)) return {};
-  const auto model = OpenModel(ModelOptionRows().Read(values).target, std::nullopt,
-                               ConfigOptionRows().Read(values));
-  if (!model.ok()) return {};  // the session tells
-  const int64_t positions = model->spec().max_positions;
-  if (values.Int(whole) <= positions) return {};
-  for (const std::string_view key :
-       {"option.max_seq_len", "option.max_input_len", "option.max_output_len"}) {
-    const auto given = config.given().find(key);
-    if (given == config.given().end()) continue;
-    LogWarning(
-        "{}: sequences of {} tokens are asked for; the model has {} positions, which are "
-        "served",
-        given->second.where, values.Int(whole), positions);
-    break;
-  }
-  TANDEM_RETURN_IF_ERROR(values.Set(whole.name, {std::to_string(positions)}, whole.name));
-  if (base.IsSet(input) || values.Int(input) < positions || positions < 2) return {};
-  return values.Set(input.name, {std::to_string(positions - 1)}, input.name);
-}
-
-// A version of another family than the model's: the container's own default, which copied files
-// have, says nothing; another one is refused where it stands.
-Status SettleVersions(const fs::path& folder, LmiConfig& config) {
-  constexpr std::pair<std::string_view, std::string ConfigOptions::*> kVersions[] = {
-      {"baichuan_model_version", &ConfigOptions::baichuan_model_version},
-      {"chatglm_model_version", &ConfigOptions::chatglm_model_version},
-      {"gpt_model_version", &ConfigOptions::gpt_model_version}};
-  for (const auto& [name, member] : kVersions) {
-    const auto given = config.settings().options.find(name);
-    if (given == config.settings().options.end()) continue;
-    ConfigOptions options;
-    options.*member = given->second;
-    const Status told = OpenModel(folder, std::nullopt, options).status();
-    if (told.ok() || !OpenModel(folder, std::nullopt, {}).ok()) continue;
-    const std::string key = fmt::format("option.{}", name);
-    const std::vector<LmiDefault>& defaults = FindLmiKey(key)->defaults;
-    if (std::ranges::find(defaults, std::string_view(given->second), &LmiDefault::value) ==
-        defaults.end()) {
-      return InvalidArgument(
-          fmt::format("{}: {}", config.given().find(key)->second.where, told.message()));
-    }
-    config.Drop(name, told.message());
-  }
-  return {};
-}
-
-struct Address {
-  std::string host;
-  std::string port;
-  bool https = false;
-};
-
-// "http://0.0.0.0:8080"
-Result<Address> ParseAddress(std::string_view text) {
-  const Status error = InvalidArgument(
-      fmt::format("inference_address: '{}' is no address of the form {}", text, kAddress));
-  Address address;
-  address.https = text.starts_with("https://");
-  if (!address.https && !text.starts_with("http://")) return error;
-  text.remove_prefix(address.https ? 8 : 7);
-  if (text.ends_with('/')) text.remove_suffix(1);
-  const size_t colon = text.rfind(':');
-  // An IPv6 address is written in brackets.
-  const bool has_port =
-      colon != std::string_view::npos && text.find(']', colon) == std::string_view::npos;
-  address.host = text.substr(0, has_port ? colon : text.size());
-  address.port = has_port ? std::string(text.substr(colon + 1)) : address.https ? "8443" : "8080";
-  if (address.host.starts_with('[') && address.host.ends_with(']')) {
-    address.host = address.host.substr(1, address.host.size() - 2);
-  }
-  if (address.host.empty() || address.port.empty()) return error;
-  return address;
 }
 
 }  // namespace
@@ -273,7 +191,7 @@ Status LmiServing::TakeServer(OptionValues& values) {
 Status LmiServing::TakeAddress(OptionValues& values) const {
   const LmiSettings& settings = server_.settings();
   const std::string& given = settings.inference_address;
-  TANDEM_ASSIGN_OR_RETURN(Address address, ParseAddress(given.empty() ? kAddress : given));
+  TANDEM_ASSIGN_OR_RETURN(LmiAddress address, ParseLmiAddress(given.empty() ? kLmiAddress : given));
   const std::string bound = Variable(environment_, "SAGEMAKER_BIND_TO_PORT");
   if (!bound.empty()) address.port = bound;
   if (settings.port) address.port = std::to_string(*settings.port);
