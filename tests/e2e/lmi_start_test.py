@@ -206,6 +206,18 @@ class LmiStartTest(unittest.TestCase):
             status, _, text = server.request("POST", "/invocations", {"inputs": QUESTION})
             self.assertEqual(status, 200, text)
 
+    def test_an_endpoint_of_many_models_begins_empty(self):
+        self.link("one")
+        self.write("one/serving.properties", "option.output_formatter=sse\noption.max_rolling_batch_size=4\njob_queue_size=3\n")
+        with self.started(SAGEMAKER_MULTI_MODEL="true", SERVING_MODEL_STORE=str(self.root / "none")) as server:
+            self.assertIn("POST /models?url=FOLDER", "".join(server.lines))
+            status, _, text = server.request("POST", "/models", {"model_name": "one", "url": str(self.root / "one")})
+            self.assertEqual(status, 200, text)
+            self.assertIn('"queueSize": 3', server.request("GET", "/models/one")[2])
+            body = {"inputs": QUESTION, "stream": True}
+            status, headers, text = server.request("POST", "/models/one/invoke", body)
+            self.assertEqual((status, headers["Content-Type"]), (200, "text/event-stream"), text)
+
     def test_variables_without_effect_are_named(self):
         with self.started(TARGET, OPTION_MAX_INPUT_LEN="3") as server:
             self.assertIn("OPTION_MAX_INPUT_LEN and other variables of an LMI container: no effect", "".join(server.lines))

@@ -110,10 +110,10 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
                                                                   served.models, metrics));
   if (const auto first = backend.Get(); first != nullptr) SayDevice(*first, console);
   for (const auto& engine : served.engines) SayMemory(*engine, console);
-  SayModels(served.models, console);
   const Clients clients = lmi                     ? Clients::kLmi
                           : llgtrt.any_model_name ? Clients::kLlgtrt
                                                   : Clients::kTriton;
+  SayModels(served.models, clients, console);
   SayAddress(server_options, served, *server, clients, console);
   TANDEM_RETURN_IF_ERROR(console.status());  // nobody would know the address
   served.engines.clear();                    // they live as long as they are served

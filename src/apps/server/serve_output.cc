@@ -58,7 +58,7 @@ void SayMemory(const ServedEngine& engine, const Console& console) {
                           engine.session->engine->options().max_queue_size));
 }
 
-void SayModels(const serve::kserve::Repository& models, const Console& console) {
+void SayModels(const serve::kserve::Repository& models, Clients clients, const Console& console) {
   struct Row {
     std::string name, version, status;
   };
@@ -83,9 +83,10 @@ void SayModels(const serve::kserve::Repository& models, const Console& console) 
   }
   console.Say(rule);
   if (models.Models().empty()) {
-    console.Say(
-        "no model is loaded: POST /v2/repository/models/NAME/load loads one, --load_model at "
-        "start");
+    console.Say(clients == Clients::kLmi
+                    ? "no model is loaded: POST /models?url=FOLDER&model_name=NAME loads one"
+                    : "no model is loaded: POST /v2/repository/models/NAME/load loads one, "
+                      "--load_model at start");
   }
 }
 
