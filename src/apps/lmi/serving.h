@@ -77,7 +77,7 @@ class LmiServing {
   static Result<std::filesystem::path> FolderOf(const LmiModelPlace& place,
                                                 const LmiAccess& access);
   Result<std::filesystem::path> SourceOf(const Model& model, const LmiAccess& access) const;
-  Result<UrlModel> ValuesOf(const LmiModelPlace& place, size_t number, const OptionValues& values,
+  Result<UrlModel> ValuesOf(const LmiModelPlace& place, size_t number, const OptionValues& base,
                             const LmiAccess& access) const;
 
   Environment environment_;

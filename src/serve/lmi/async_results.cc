@@ -53,7 +53,7 @@ struct AsyncResults::Entry {
   bool has_expired = false;    // nobody can fetch it any more
 
   // The size of an item in memory.
-  static size_t BytesOf(const std::string& item) { return sizeof(item) + item.size(); }
+  static size_t BytesOf(const std::string& item) { return sizeof(std::string) + item.size(); }
 };
 
 AsyncResults::AsyncResults(const AsyncLimits& limits, const Clock& clock)
