@@ -84,12 +84,12 @@ std::vector<fs::path> FoldersIn(const fs::path& folder) {
   return folders;
 }
 
-// The nearest folder from `folder` up to `root` with a tokenizer.
-fs::path TokenizerAbove(fs::path folder, const fs::path& root) {
+// The nearest folder with a tokenizer, from `inner` up to `outer`.
+fs::path TokenizerAbove(fs::path inner, const fs::path& outer) {
   while (true) {
-    if (HasTokenizer(folder)) return folder;
-    if (folder == root || folder == folder.parent_path()) return {};
-    folder = folder.parent_path();
+    if (HasTokenizer(inner)) return inner;
+    if (inner == outer || inner == inner.parent_path()) return {};
+    inner = inner.parent_path();
   }
 }
 

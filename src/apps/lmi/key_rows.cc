@@ -62,6 +62,18 @@ Result<bool> ParseBool(const std::string& value) {
   return InvalidArgument(fmt::format("must be true or false, not '{}'", value));
 }
 
+LmiKey Setting(std::string_view name, LmiValue type, Defaults defaults, std::string note,
+               std::function<Status(const std::string& value, LmiSettings& settings)> take,
+               std::string option) {
+  return {.name = name,
+          .type = type,
+          .defaults = std::move(defaults),
+          .effect = option.empty() ? LmiEffect::kSetting : LmiEffect::kOption,
+          .option = std::move(option),
+          .note = std::move(note),
+          .take = std::move(take)};
+}
+
 LmiKey Option(std::string_view name, LmiValue type, Defaults defaults, std::string option,
               std::string note) {
   return Converted(name, type, std::move(defaults), std::move(option), std::move(note),

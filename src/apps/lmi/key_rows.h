@@ -51,64 +51,42 @@ LmiKey Only(std::string_view name, LmiValue type, Defaults defaults, std::string
 LmiKey Except(std::string_view name, LmiValue type, Defaults defaults, std::string_view refused,
               std::string refusal, std::string note);
 
-// Of members of LmiSettings. kField is a function from LmiSettings& to the member.
+// Sets a member of LmiSettings, and `option` if there is one.
+LmiKey Setting(std::string_view name, LmiValue type, Defaults defaults, std::string note,
+               std::function<Status(const std::string& value, LmiSettings& settings)> take,
+               std::string option = {});
+
+// The same for a member of that type. kField is a function from LmiSettings& to the member.
 template <auto kField>
-LmiKey Text(std::string_view name, Defaults defaults, std::string note) {
-  return {.name = name,
-          .type = LmiValue::kText,
-          .defaults = std::move(defaults),
-          .effect = LmiEffect::kSetting,
-          .option = {},
-          .note = std::move(note),
-          .take = [](const std::string& value, LmiSettings& settings) -> Status {
-            std::invoke(kField, settings) = value;
-            return {};
-          }};
+LmiKey Text(std::string_view name, const Defaults& defaults, const std::string& note) {
+  return Setting(name, LmiValue::kText, defaults, note,
+                 [](const std::string& value, LmiSettings& settings) -> Status {
+                   std::invoke(kField, settings) = value;
+                   return {};
+                 });
 }
 
 template <auto kField>
-LmiKey Bool(std::string_view name, Defaults defaults, std::string note) {
-  return {.name = name,
-          .type = LmiValue::kBool,
-          .defaults = std::move(defaults),
-          .effect = LmiEffect::kSetting,
-          .option = {},
-          .note = std::move(note),
-          .take = [](const std::string& value, LmiSettings& settings) -> Status {
-            TANDEM_ASSIGN_OR_RETURN(std::invoke(kField, settings), ParseBool(value));
-            return {};
-          }};
+LmiKey Bool(std::string_view name, const Defaults& defaults, const std::string& note) {
+  return Setting(name, LmiValue::kBool, defaults, note,
+                 [](const std::string& value, LmiSettings& settings) -> Status {
+                   TANDEM_ASSIGN_OR_RETURN(std::invoke(kField, settings), ParseBool(value));
+                   return {};
+                 });
 }
 
 template <auto kField>
-LmiKey Integer(std::string_view name, Defaults defaults, int64_t min, int64_t max, std::string note,
-               std::string option = {}) {
-  return {.name = name,
-          .type = LmiValue::kInteger,
-          .defaults = std::move(defaults),
-          .effect = option.empty() ? LmiEffect::kSetting : LmiEffect::kOption,
-          .option = std::move(option),
-          .note = std::move(note),
-          .take = [min, max](const std::string& value, LmiSettings& settings) -> Status {
-            TANDEM_ASSIGN_OR_RETURN(const int64_t number, ParseInteger(value, min, max));
-            auto& field = std::invoke(kField, settings);
-            field = static_cast<std::remove_cvref_t<decltype(field)>>(number);
-            return {};
-          }};
-}
-
-template <auto kField>
-LmiKey Number(std::string_view name, Defaults defaults, double min, double max, std::string note) {
-  return {.name = name,
-          .type = LmiValue::kNumber,
-          .defaults = std::move(defaults),
-          .effect = LmiEffect::kSetting,
-          .option = {},
-          .note = std::move(note),
-          .take = [min, max](const std::string& value, LmiSettings& settings) -> Status {
-            TANDEM_ASSIGN_OR_RETURN(std::invoke(kField, settings), ParseNumber(value, min, max));
-            return {};
-          }};
+LmiKey Integer(std::string_view name, const Defaults& defaults, int64_t min, int64_t max,
+               const std::string& note, const std::string& option = {}) {
+  return Setting(
+      name, LmiValue::kInteger, defaults, note,
+      [min, max](const std::string& value, LmiSettings& settings) -> Status {
+        TANDEM_ASSIGN_OR_RETURN(const int64_t number, ParseInteger(value, min, max));
+        auto& field = std::invoke(kField, settings);
+        field = static_cast<std::remove_cvref_t<decltype(field)>>(number);
+        return {};
+      },
+      option);
 }
 
 LmiKey WithDefaultSet(LmiKey key);

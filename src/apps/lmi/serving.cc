@@ -109,8 +109,8 @@ void NameIdleVariables(const Environment& environment) {
   const auto found = environment.lower_bound("OPTION_");
   if (found == environment.end() || !found->first.starts_with("OPTION_")) return;
   LogWarning(
-      "{} and other variables of an LMI container: no effect: HF_MODEL_ID, OPTION_MODEL_ID, "
-      "SERVING_LOAD_MODELS or --as_lmi makes this one",
+      "{} and other variables of an LMI container: no effect: this server is not started as one; "
+      "--as_lmi does that",
       found->first);
 }
 
