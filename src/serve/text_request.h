@@ -86,8 +86,10 @@ struct TextRequest {
   std::optional<int64_t> keep_prompt_tokens;  // of a longer prompt, the last ones; above 0
   FieldNames names;
 
-  std::optional<int64_t> max_tokens;          // default: those that fit after the prompt
-  std::optional<int64_t> default_max_tokens;  // at most so many of them
+  std::optional<int64_t> max_tokens;
+  // Without max_tokens: this many, or as many as fit after the prompt if that is less or this is
+  // not set either.
+  std::optional<int64_t> default_max_tokens;
   SamplingFields sampling;
   SamplingDefaults defaults = SamplingDefaults::kGenerationConfig;
   std::optional<uint64_t> seed;

@@ -18,6 +18,13 @@ namespace tandem::apps {
 
 using Environment = std::map<std::string, std::string, std::less<>>;
 Environment ProcessEnvironment();
+// Empty where it is not set.
+std::string_view VariableOf(const Environment& environment, std::string_view name);
+// Whether a variable says yes, in the words that a key takes.
+bool IsOn(std::string_view value);
+
+// The file of a model's folder.
+inline constexpr std::string_view kLmiProperties = "serving.properties";
 
 // A value and where it stands: "DIR/serving.properties: line 3: option.max_input_len",
 // "OPTION_MAX_INPUT_LEN".

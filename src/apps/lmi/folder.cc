@@ -159,11 +159,13 @@ Result<LmiFolder> FindServableFolder(const fs::path& folder) {
   return NothingToServe(folder, seen);
 }
 
-fs::path FolderOfId(const fs::path& folder, const std::string& id) {
-  if (folder.empty()) return id;
+bool IsFolder(const fs::path& path) {
   std::error_code ignored;
-  const fs::path beside = folder / id;
-  return fs::is_directory(beside, ignored) ? beside : fs::path(id);
+  return fs::is_directory(path, ignored);
+}
+
+fs::path FolderOfId(const fs::path& folder, const std::string& id) {
+  return !folder.empty() && IsFolder(folder / id) ? folder / id : fs::path(id);
 }
 
 }  // namespace tandem::apps

@@ -21,6 +21,8 @@ struct LmiFolder {
 // folders that were looked into, and says what engines need.
 Result<LmiFolder> FindServableFolder(const std::filesystem::path& folder);
 
+bool IsFolder(const std::filesystem::path& path);
+
 // What option.model_id names: the folder of that name beside serving.properties, in `folder`, or
 // else the id itself, which may be a path, an address or a hub's model.
 std::filesystem::path FolderOfId(const std::filesystem::path& folder, const std::string& id);

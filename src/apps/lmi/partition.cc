@@ -8,6 +8,7 @@
 
 #include "apps/cli/interrupt.h"
 #include "apps/cli/text_verbs.h"
+#include "apps/lmi/config.h"
 #include "apps/lmi/neo.h"
 #include "apps/lmi/partition_job.h"
 #include "apps/models/artifact.h"
@@ -80,7 +81,7 @@ Status WriteProperties(const std::vector<Property>& properties, bool replaces_ar
   for (const Property& property : properties) {
     if (property.key != "option.model_id") text += LineOf(property);
   }
-  const fs::path file = folder / "serving.properties";
+  const fs::path file = folder / kLmiProperties;
   if (!text.empty()) return WriteFileAtomically(file, text);
   std::error_code error;
   if (replaces_artifact) fs::remove(file, error);

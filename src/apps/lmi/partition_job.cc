@@ -24,7 +24,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kProperties = "serving.properties";
 constexpr const char* kTensorParallel = "option.tensor_parallel_degree";
 constexpr const char* kPipelineParallel = "option.pipeline_parallel_degree";
 
@@ -103,7 +102,7 @@ const BoundOptions<PartitionOptions>& Rows() {
 }
 
 Result<LmiFile> ReadProperties(const fs::path& folder) {
-  const fs::path path = folder / kProperties;
+  const fs::path path = folder / kLmiProperties;
   if (folder.empty() || !NameExists(path)) return LmiFile();
   return ReadLmiFile(path);
 }
@@ -129,7 +128,7 @@ Status SetFrom(const LmiConfig& config, OptionValues& values) {
   for (const auto& [name, value] : config.settings().options) {
     const OptionSpec* row = values.Find(name);  // the others are the server's
     if (row == nullptr || values.IsSet(*row)) continue;
-    TANDEM_RETURN_IF_ERROR(values.Set(row->name, {value}, kProperties));
+    TANDEM_RETURN_IF_ERROR(values.Set(row->name, {value}, kLmiProperties));
   }
   return {};
 }

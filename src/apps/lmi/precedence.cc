@@ -103,6 +103,16 @@ Environment ProcessEnvironment() {
   return environment;
 }
 
+std::string_view VariableOf(const Environment& environment, std::string_view name) {
+  const auto found = environment.find(name);
+  return found == environment.end() ? std::string_view() : std::string_view(found->second);
+}
+
+bool IsOn(std::string_view value) {
+  const Result<bool> parsed = lmi_rows::ParseBool(std::string(value));
+  return parsed.ok() && *parsed;
+}
+
 Result<LmiFile> ReadLmiFile(const std::filesystem::path& path) {
   TANDEM_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path, kMaxFileBytes));
   LmiFile file{.path = path, .properties = {}};
@@ -123,8 +133,7 @@ Variables WithLmiAliases(const Environment& environment) {
   constexpr std::string_view kEager = "OPTION_ENFORCE_EAGER";
   if (const LmiGiven* graphs = Find(variables, "ENABLE_CUDA_GRAPHS");
       graphs != nullptr && Find(variables, kEager) == nullptr) {
-    const bool is_on = graphs->value == "true" || graphs->value == "True" || graphs->value == "1";
-    variables[std::string(kEager)] = {is_on ? "false" : "true", graphs->where};
+    variables[std::string(kEager)] = {IsOn(graphs->value) ? "false" : "true", graphs->where};
   }
   return variables;
 }

@@ -59,22 +59,6 @@ const BoundOptions<LmiOptions>& Rows() {
   return rows;
 }
 
-constexpr std::string_view kProperties = "serving.properties";
-
-std::string Variable(const Environment& environment, std::string_view name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? std::string() : found->second;
-}
-
-bool IsDirectory(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_directory(path, ignored);
-}
-
-bool IsTrue(const std::string& value) {
-  return value == "true" || value == "True" || value == "TRUE" || value == "1";
-}
-
 // Whether this start is an LMI container's.
 Result<bool> IsAsked(const Environment& environment, const OptionValues& values) {
   const ModelOptions models = ModelOptionRows().Read(values);
@@ -99,7 +83,7 @@ Status UnpackTarget(OptionValues& values) {
   const fs::path target = ModelOptionRows().Read(values).target;
   if (!IsArchiveName(target.native())) return {};
   TANDEM_ASSIGN_OR_RETURN(const fs::path folder, LocalModel(target, values));
-  if (!NameExists(folder / kProperties) && !Rows().Read(values).as_lmi) return {};
+  if (!NameExists(folder / kLmiProperties) && !Rows().Read(values).as_lmi) return {};
   TANDEM_RETURN_IF_ERROR(values.Set(row.name, {folder.string()}, "MODEL"));
   return SetUnlessSet(values, "served_model_name",
                       std::string(ArchiveStem(target.filename().native())), "MODEL");
@@ -154,8 +138,8 @@ Result<std::optional<LmiServing>> LmiServing::Take(const Environment& environmen
   const fs::path target = ModelOptionRows().Read(values).target;
   if (!target.empty()) settings.load_models.clear();
   settings.http.multi_model = values.Flag(*values.Find("multi_model")) ||
-                              IsTrue(Variable(environment, "SAGEMAKER_MULTI_MODEL"));
-  settings.http.needs_all_ready = IsTrue(Variable(environment, "SAGEMAKER_HEALTH_CHECK_OVERRIDE"));
+                              IsOn(VariableOf(environment, "SAGEMAKER_MULTI_MODEL"));
+  settings.http.needs_all_ready = IsOn(VariableOf(environment, "SAGEMAKER_HEALTH_CHECK_OVERRIDE"));
   serving.store_ = !target.empty()                ? target
                    : settings.model_store.empty() ? LmiStore(environment)
                                                   : fs::path(settings.model_store);
@@ -165,7 +149,7 @@ Result<std::optional<LmiServing>> LmiServing::Take(const Environment& environmen
   serving.http_.tgi_compat = values.Flag(*values.Find("tgi_compat"));
   for (size_t i = 0; i < serving.places_.size(); ++i) {
     const std::string& url = serving.places_[i].url;
-    const fs::path folder = IsDirectory(url) ? fs::path(url) : fs::path();
+    const fs::path folder = IsFolder(url) ? fs::path(url) : fs::path();
     // What is wrong is told before anything is loaded.
     TANDEM_RETURN_IF_ERROR(serving.ReadModel(serving.places_[i], i, folder).status());
   }
@@ -174,7 +158,7 @@ Result<std::optional<LmiServing>> LmiServing::Take(const Environment& environmen
 
 // The server's own keys.
 Status LmiServing::TakeServer(OptionValues& values) {
-  const std::string home = Variable(environment_, "MODEL_SERVER_HOME");
+  const std::string_view home = VariableOf(environment_, "MODEL_SERVER_HOME");
   const fs::path path = fs::path(home.empty() ? "/opt/djl" : home) / "conf/config.properties";
   LmiFile file;
   if (NameExists(path)) {
@@ -192,7 +176,7 @@ Status LmiServing::TakeAddress(OptionValues& values) const {
   const LmiSettings& settings = server_.settings();
   const std::string& given = settings.inference_address;
   TANDEM_ASSIGN_OR_RETURN(LmiAddress address, ParseLmiAddress(given.empty() ? kLmiAddress : given));
-  const std::string bound = Variable(environment_, "SAGEMAKER_BIND_TO_PORT");
+  const std::string bound(VariableOf(environment_, "SAGEMAKER_BIND_TO_PORT"));
   if (!bound.empty()) address.port = bound;
   if (settings.port) address.port = std::to_string(*settings.port);
   // A folder that somebody tries on a machine of theirs is nobody else's.
@@ -223,8 +207,8 @@ Status LmiServing::TakeAddress(OptionValues& values) const {
 Result<LmiServing::Model> LmiServing::ReadModel(const LmiModelPlace& place, size_t number,
                                                 const fs::path& folder) const {
   LmiFile file;
-  if (!folder.empty() && NameExists(folder / kProperties)) {
-    TANDEM_ASSIGN_OR_RETURN(file, ReadLmiFile(folder / kProperties));
+  if (!folder.empty() && NameExists(folder / kLmiProperties)) {
+    TANDEM_ASSIGN_OR_RETURN(file, ReadLmiFile(folder / kLmiProperties));
   }
   LmiGivenKeys given = LmiModelKeys(environment_, server_keys_, file);
   for (const auto& [key, value] : place.keys) given.emplace(key, value);
@@ -255,7 +239,7 @@ Result<fs::path> LmiServing::SourceOf(const Model& model, const LmiAccess& acces
     if (!model.folder.empty()) return model.folder;
     return InvalidArgument("option.model_id: is missing, and there is no folder with a model");
   }
-  if (const fs::path named = FolderOfId(model.folder, id); IsDirectory(named)) return named;
+  if (const fs::path named = FolderOfId(model.folder, id); IsFolder(named)) return named;
   if (fs::path(id).is_absolute() && !NameExists(id)) {
     return NotFound(fmt::format("option.model_id: {} does not exist", id));
   }
@@ -297,7 +281,7 @@ Result<UrlModel> LmiServing::ValuesOf(const LmiModelPlace& place, size_t number,
                                     {found.path.string()}, "option.model_id"));
   if (!settings.sources.tokenizer.empty()) {
     fs::path tokenizer = FolderOfId(folder, settings.sources.tokenizer);
-    if (!IsDirectory(tokenizer)) {
+    if (!IsFolder(tokenizer)) {
       TANDEM_ASSIGN_OR_RETURN(tokenizer, access.fetch(settings.sources.tokenizer,
                                                       settings.sources.tokenizer_revision, false));
     }
@@ -307,7 +291,7 @@ Result<UrlModel> LmiServing::ValuesOf(const LmiModelPlace& place, size_t number,
       set.operator()<&ModelOptions::tokenizer_dir>(found.tokenizer, "option.tokenizer"));
   if (const std::string& id = settings.sources.draft_model_id; !id.empty()) {
     fs::path draft_folder = FolderOfId(folder, id);
-    if (!IsDirectory(draft_folder)) {
+    if (!IsFolder(draft_folder)) {
       TANDEM_ASSIGN_OR_RETURN(draft_folder, access.fetch(id, {}, true));
     }
     TANDEM_ASSIGN_OR_RETURN(const LmiFolder servable, FindServableFolder(draft_folder));
@@ -325,7 +309,7 @@ Result<UrlModel> LmiServing::ValuesOf(const LmiModelPlace& place, size_t number,
 
 // The folder with serving.properties; empty for a model that the environment alone names.
 Result<fs::path> LmiServing::FolderOf(const LmiModelPlace& place, const LmiAccess& access) {
-  if (place.url.empty() || IsDirectory(place.url)) return fs::path(place.url);
+  if (place.url.empty() || IsFolder(place.url)) return fs::path(place.url);
   TANDEM_ASSIGN_OR_RETURN(const fs::path fetched, access.fetch(place.url, {}, true));
   return DescendLmiFolder(fetched);
 }

@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "apps/lmi/folder.h"
 #include "apps/models/local_model.h"
 #include "base/file.h"
 #include "sources/model_source.h"
@@ -19,12 +20,6 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kStore = "/opt/ml/model";
-constexpr std::string_view kProperties = "serving.properties";
-
-std::string_view Variable(const Environment& environment, std::string_view name) {
-  const auto found = environment.find(name);
-  return found == environment.end() ? std::string_view() : std::string_view(found->second);
-}
 
 struct Entries {
   std::vector<fs::path> folders;
@@ -63,11 +58,6 @@ std::string LastPart(std::string_view url) {
   return std::string(stem.empty() ? last : stem);
 }
 
-bool IsDirectory(const fs::path& path) {
-  std::error_code ignored;
-  return fs::is_directory(path, ignored);
-}
-
 // What HF_MODEL_ID names.
 LmiModelPlace HubModel(const Environment& environment, std::string_view id) {
   LmiModelPlace model;
@@ -77,15 +67,15 @@ LmiModelPlace HubModel(const Environment& environment, std::string_view id) {
   }
   std::string url(id);
   constexpr std::string_view kLocal = "djl://";
-  if (url.starts_with(kLocal) || url.starts_with("s3://") || IsDirectory(url)) {
+  if (url.starts_with(kLocal) || url.starts_with("s3://") || IsFolder(url)) {
     model.url = std::move(url);
     return model;
   }
   model.keys["option.model_id"] = {std::move(url), "HF_MODEL_ID"};
-  if (const auto revision = Variable(environment, "HF_REVISION"); !revision.empty()) {
+  if (const auto revision = VariableOf(environment, "HF_REVISION"); !revision.empty()) {
     model.keys["option.revision"] = {std::string(revision), "HF_REVISION"};
   }
-  if (const auto task = Variable(environment, "HF_TASK"); !task.empty()) {
+  if (const auto task = VariableOf(environment, "HF_TASK"); !task.empty()) {
     model.keys["option.task"] = {std::string(task), "HF_TASK"};
   }
   return model;
@@ -93,8 +83,8 @@ LmiModelPlace HubModel(const Environment& environment, std::string_view id) {
 
 // Whether the model of this folder has to be named by something else.
 bool HoldsOnlyProperties(const fs::path& folder) {
-  if (!IsDirectory(folder) || NameExists(folder / "config.json")) return false;
-  const Result<LmiFile> file = ReadLmiFile(folder / kProperties);
+  if (!IsFolder(folder) || NameExists(folder / "config.json")) return false;
+  const Result<LmiFile> file = ReadLmiFile(folder / kLmiProperties);
   return file.ok() && std::ranges::none_of(file->properties, [](const Property& property) {
            return property.key == "option.model_id";
          });
@@ -163,29 +153,29 @@ Result<fs::path> DescendLmiFolder(fs::path folder) {
 }
 
 fs::path LmiStore(const Environment& environment) {
-  const std::string_view named = Variable(environment, "SERVING_MODEL_STORE");
+  const std::string_view named = VariableOf(environment, "SERVING_MODEL_STORE");
   return named.empty() ? kStore : named;
 }
 
 bool IsLmiFolder(const fs::path& folder) {
-  if (!IsDirectory(folder)) return false;
-  if (NameExists(folder / kProperties)) return true;
+  if (!IsFolder(folder)) return false;
+  if (NameExists(folder / kLmiProperties)) return true;
   if (NameExists(folder / "config.json")) return false;  // a model as other servers know it
   const Result<Entries> entries = ReadEntries(folder);
   if (!entries.ok() || entries->others) return false;
   return std::ranges::any_of(entries->folders, [](const fs::path& model) {
     const Result<fs::path> inner = DescendLmiFolder(model);
-    return inner.ok() && NameExists(*inner / kProperties);
+    return inner.ok() && NameExists(*inner / kLmiProperties);
   });
 }
 
 bool IsLmiEnvironment(const Environment& environment) {
   for (const std::string_view name :
        {"HF_MODEL_ID", "OPTION_MODEL_ID", "SERVING_LOAD_MODELS", "SERVING_MODEL_STORE"}) {
-    if (!Variable(environment, name).empty()) return true;
+    if (!VariableOf(environment, name).empty()) return true;
   }
   const fs::path store = LmiStore(environment);
-  if (!IsDirectory(store)) return false;
+  if (!IsFolder(store)) return false;
   const Result<Entries> entries = ReadEntries(store);
   return !entries.ok() || !entries->empty();  // what cannot be read gives its error
 }
@@ -234,7 +224,7 @@ Result<std::vector<LmiModelPlace>> FindLmiModels(const Environment& environment,
     model.url = LocateLmiModel(std::move(model.url), store);
     models.push_back(std::move(model));
   }
-  const std::string_view id = Variable(environment, "HF_MODEL_ID");
+  const std::string_view id = VariableOf(environment, "HF_MODEL_ID");
   if (!id.empty()) {
     // A folder that holds only its properties has no other model.
     LmiModelPlace hub = HubModel(environment, id);
@@ -244,7 +234,7 @@ Result<std::vector<LmiModelPlace>> FindLmiModels(const Environment& environment,
       models.push_back(std::move(hub));
     }
   }
-  if (models.empty() && !Variable(environment, "OPTION_MODEL_ID").empty()) {
+  if (models.empty() && !VariableOf(environment, "OPTION_MODEL_ID").empty()) {
     models.push_back({.name = "model", .url = {}});
   }
   TANDEM_RETURN_IF_ERROR(CheckNames(models));

@@ -68,10 +68,7 @@ Status OpenLmiModels(const LmiServing& lmi, const LmiAccess& access, const Serve
       continue;
     }
     TANDEM_ASSIGN_OR_RETURN(const std::shared_ptr<ServedEngine> engine, open(own->values));
-    TANDEM_RETURN_IF_ERROR(served.registry.Add(name, ServiceOf(engine)));
-    TANDEM_ASSIGN_OR_RETURN(const serve::ModelPtr model, served.registry.Find(name));
-    served.models.Add(serve::kserve::MakeTextModel(
-        model, name, engine->session->engine->options().max_batch_size));
+    TANDEM_RETURN_IF_ERROR(AddTextModel(name, engine, served.registry, served.models));
   }
   return {};
 }

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "serve/kserve/models/engine_models.h"
+
 namespace tandem::apps {
 
 Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
@@ -22,6 +24,15 @@ Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
 
 std::shared_ptr<serve::GenerateService> ServiceOf(const std::shared_ptr<ServedEngine>& engine) {
   return {engine, engine->service.get()};
+}
+
+Status AddTextModel(const std::string& name, const std::shared_ptr<ServedEngine>& engine,
+                    serve::ModelRegistry& engines, serve::kserve::Repository& models) {
+  TANDEM_RETURN_IF_ERROR(engines.Add(name, ServiceOf(engine)));
+  TANDEM_ASSIGN_OR_RETURN(const serve::ModelPtr model, engines.Find(name));
+  models.Add(
+      serve::kserve::MakeTextModel(model, name, engine->session->engine->options().max_batch_size));
+  return {};
 }
 
 }  // namespace tandem::apps

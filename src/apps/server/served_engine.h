@@ -10,6 +10,8 @@
 #include "base/reaper.h"
 #include "serve/engine_client.h"
 #include "serve/generate_service.h"
+#include "serve/kserve/repository.h"
+#include "serve/model_registry.h"
 
 namespace tandem::apps {
 
@@ -31,5 +33,10 @@ Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
 
 // The engine's service, which keeps the engine alive.
 std::shared_ptr<serve::GenerateService> ServiceOf(const std::shared_ptr<ServedEngine>& engine);
+
+// Serves the engine under this name alone, as a model that takes and gives text. Errors are those
+// of a name that is taken.
+Status AddTextModel(const std::string& name, const std::shared_ptr<ServedEngine>& engine,
+                    serve::ModelRegistry& engines, serve::kserve::Repository& models);
 
 }  // namespace tandem::apps

@@ -10,7 +10,6 @@
 #include "apps/models/session.h"
 #include "base/file.h"
 #include "base/reason.h"
-#include "serve/kserve/models/engine_models.h"
 #include "sources/model_source.h"
 
 namespace tandem::apps {
@@ -71,10 +70,7 @@ Result<std::optional<serve::lmi::ModelSettings>> UrlLoader::Open(
   TANDEM_ASSIGN_OR_RETURN(const UrlModel asked, read_(values_, request.url));
   Result<std::shared_ptr<ServedEngine>> engine = open_(asked.values);
   if (!engine.ok()) return AsMemory(engine.status());
-  TANDEM_RETURN_IF_ERROR(engines_.Add(request.name, ServiceOf(*engine)));
-  TANDEM_ASSIGN_OR_RETURN(const serve::ModelPtr model, engines_.Find(request.name));
-  models_.Add(serve::kserve::MakeTextModel(model, request.name,
-                                           (*engine)->session->engine->options().max_batch_size));
+  TANDEM_RETURN_IF_ERROR(AddTextModel(request.name, *engine, engines_, models_));
   return asked.http;
 }
 
