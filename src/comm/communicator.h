@@ -1,0 +1,36 @@
+// Communicator: how the ranks of a model put together what each of them has computed. A rank has
+// one, made with those of the other ranks; its executor's thread uses it. All ranks call the same
+// functions in the same order, with tensors of the same shapes and types.
+//
+// As the ops of a backend the functions are enqueued on its stream and return nothing. When a rank
+// leaves or fails, the first failure stays: from then on every function returns at once, on every
+// rank, and what it should have computed is void.
+#pragma once
+
+#include "base/status.h"
+#include "tensor/tensor.h"
+
+namespace tandem {
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+
+  // 0 leads.
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // `rows` becomes the sum of the rows of all ranks, with the same bits on each: an element is
+  // added up in fp32, in the order of the ranks, and rounded once.
+  virtual void AllReduce(const Tensor& rows) = 0;
+  // The ranks' parts, side by side: part: [rows, n], all: [rows, columns]. Of the last parts what
+  // would lie beyond `columns` is left out.
+  virtual void GatherColumns(const Tensor& part, const Tensor& all) = 0;
+
+  // Ends what the other ranks wait for. Any thread; the first call counts.
+  virtual void Fail(const Status& why) = 0;
+  // The first failure of any rank. Any thread.
+  virtual Status status() const = 0;
+};
+
+}  // namespace tandem
