@@ -4,42 +4,17 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
-#include <cstdlib>
 #include <filesystem>
 
 #include "checkpoint/hf_reader.h"
-#include "checkpoint/testing/family_fixtures.h"
+#include "checkpoint/testing/family_cases.h"
 #include "model/families/families.h"
-#include "model/prompt_rules.h"
-#include "model/testing/decoder_driver.h"
 #include "tensor/safetensors.h"
 
 namespace tandem {
 namespace {
 
 namespace fs = std::filesystem;
-using Logits = std::vector<std::vector<float>>;
-
-// The largest difference of the last rows, over the deviation of the expected logits.
-double Difference(const Logits& ours, const Tensor& expected) {
-  const auto rows = static_cast<size_t>(expected.dim(0)),
-             vocab = static_cast<size_t>(expected.dim(1));
-  const auto* theirs = expected.As<float>();
-  double largest = 0, sum = 0, squares = 0;
-  for (size_t r = 0; r < rows; ++r) {
-    const std::vector<float>& row = ours[ours.size() - rows + r];
-    for (size_t i = 0; i < vocab; ++i) {
-      const double value = theirs[r * vocab + i];
-      if (!std::isfinite(row[i])) return HUGE_VAL;
-      largest = std::max(largest, std::abs(row[i] - value));
-      sum += value;
-      squares += value * value;
-    }
-  }
-  const auto count = static_cast<double>(rows * vocab);
-  return largest / std::sqrt(squares / count - sum / count * (sum / count));
-}
 
 class FamiliesGoldenTest : public ::testing::TestWithParam<std::string> {
  protected:
@@ -60,25 +35,10 @@ class FamiliesGoldenTest : public ::testing::TestWithParam<std::string> {
     EXPECT_TRUE(weights.ok()) << weights.status().message();
     return weights.ok() ? *weights : nullptr;
   }
-  // The tokens go through in ranges of `step`; 0: at once. Those of a prefix, which see each other,
-  // are in the first range.
+  // As FeedCase, in a cache of its own.
   Logits Run(const std::shared_ptr<const Weights>& weights, const FamilyCase& one, size_t step) {
-    const std::vector<int32_t>& tokens = one.tokens;
-    DecoderTestDriver driver(weights, *backend_, static_cast<int32_t>(tokens.size()));
-    const auto layout =
-        LayOutPrompt(PromptRulesOf(weights->spec, weights->max_positions), one.Prompt());
-    EXPECT_TRUE(layout.ok()) << layout.status().message();
-    driver.SetLayout(*layout);
-    if (step == 0) return driver.Feed(tokens);
-    Logits all;
-    for (size_t at = 0; at < tokens.size();) {
-      const size_t least = at == 0 ? static_cast<size_t>(layout->prefix_len) : 0;
-      const size_t count = std::min(std::max(step, least), tokens.size() - at);
-      const Logits part = driver.Feed(std::span(tokens).subspan(at, count));
-      all.insert(all.end(), part.begin(), part.end());
-      at += count;
-    }
-    return all;
+    DecoderTestDriver driver(weights, *backend_, static_cast<int32_t>(one.tokens.size()));
+    return FeedCase(driver, *weights, one, step);
   }
 
   fs::path folder_;

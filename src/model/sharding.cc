@@ -19,6 +19,15 @@ int64_t HeadRows(const ModelSpec& spec, const WeightId& id) {
   }
 }
 
+// A norm of each head by itself has one weight for all heads.
+ShardRule RuleOf(const ModelSpec& spec, const WeightId& id) {
+  const bool norms_heads = id.role == WeightRole::kQueryNorm || id.role == WeightRole::kKeyNorm;
+  if (norms_heads && spec.layer(id.layer).attention.head_norm == HeadNorm::kHead) {
+    return ShardRule::kWhole;
+  }
+  return RowOf(id.role).shard;
+}
+
 // Rows or columns of a rank's part.
 int64_t PartExtent(const ModelSpec& spec, const Sharding& sharding, const WeightId& id) {
   if (RowOf(id.role).shard == ShardRule::kKvHeadRows) {
@@ -65,7 +74,7 @@ Status CheckRule(const ModelSpec& spec, const Sharding& sharding, const WeightRo
     return value % tp == 0 ? Status() : RefuseSplit(tp, what, value);
   };
   const int64_t kv_heads = spec.layer(layer).attention.num_kv_heads;
-  switch (row.shard) {
+  switch (RuleOf(spec, {row.role, layer})) {
     case ShardRule::kWhole:
     case ShardRule::kVocabularyRows:
       return {};
@@ -108,7 +117,7 @@ Status CheckSharding(const ModelSpec& spec, const Sharding& sharding) {
 Split SplitOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& id) {
   const WeightPartRow::Extent extent = RowOf(id.part).extent;
   if (extent == WeightPartRow::Extent::kOne) return Split::kNone;
-  switch (RowOf(id.role).shard) {
+  switch (RuleOf(spec, id)) {
     case ShardRule::kWhole:
       return Split::kNone;
     case ShardRule::kEmbedding:
@@ -124,8 +133,7 @@ Split SplitOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& i
         case WeightPartRow::Extent::kColumns:
           return Split::kRows;  // of a vector
         default:
-          // Their products are summed over the ranks, so the bias is added only once, and a rank's
-          // sum has all rows and therefore all of their scales.
+          // A rank's sum has all rows, and therefore all of their scales.
           return Split::kNone;
       }
     case ShardRule::kHeadRows:
@@ -135,6 +143,11 @@ Split SplitOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& i
       return extent == WeightPartRow::Extent::kColumns ? Split::kNone : Split::kRows;
   }
   return Split::kNone;
+}
+
+bool IsSummed(const WeightId& id) {
+  const ShardRule rule = RowOf(id.role).shard;
+  return rule == ShardRule::kHeadColumns || rule == ShardRule::kNeuronColumns;
 }
 
 Shape PartShape(const ModelSpec& spec, const Sharding& sharding, const WeightId& id) {
@@ -155,6 +168,29 @@ int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightI
     return rank * attention.num_kv_heads / sharding.tp_size * HeadRows(spec, id);
   }
   return rank * PartExtent(spec, sharding, id);
+}
+
+Result<ModelSpec> RankSpec(const ModelSpec& whole, const RankPlace& place) {
+  TANDEM_CHECK(place.rank >= 0 && place.rank < place.ranks, "a rank beyond the number of ranks");
+  if (place.ranks == 1) return whole;
+  TANDEM_RETURN_IF_ERROR(CheckSharding(whole, {.tp_size = place.ranks}));
+  ModelSpec spec = whole;
+  spec.place = place;
+  spec.tied_head = false;
+  spec.head_bias = whole.head_bias && !whole.tied_head;
+  for (LayerSpec& layer : spec.layers) {
+    AttentionSpec& attention = layer.attention;
+    if (attention.head_norm == HeadNorm::kAllHeads) {
+      return Unimplemented("tp_size is " + std::to_string(place.ranks) + ", but " +
+                           whole.architecture +
+                           " norms all heads together, which ranks do not do yet");
+    }
+    attention.num_heads /= place.ranks;
+    attention.num_kv_heads = std::max(attention.num_kv_heads / place.ranks, int64_t{1});
+    layer.mlp.intermediate_size /= place.ranks;
+    layer.moe.expert.intermediate_size /= place.ranks;
+  }
+  return spec;
 }
 
 int64_t FirstLayer(const ModelSpec& spec, const Sharding& sharding, int64_t stage) {

@@ -1,6 +1,6 @@
 // How weights are split over tensor-parallel ranks, according to the role table: shapes and first
-// rows of each rank's part; and, in files, how layers are split over pipeline stages. Pure values
-// and functions.
+// rows of each rank's part, and the model that a rank computes; and, in files, how layers are split
+// over pipeline stages. Pure values and functions.
 #pragma once
 
 #include <cstdint>
@@ -28,12 +28,20 @@ Status CheckSharding(const ModelSpec& spec, const Sharding& sharding);
 enum class Split : uint8_t { kNone, kRows, kCols };
 Split SplitOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& id);
 
+// The products with this weight are summed over the ranks, so that only the first adds its bias.
+bool IsSummed(const WeightId& id);
+
 // Shape of a rank's part.
 Shape PartShape(const ModelSpec& spec, const Sharding& sharding, const WeightId& id);
 // First row (or column) of a rank's part in the whole. With fewer key-value heads than ranks they
 // are repeated; the head's last rows may lie past the vocabulary and are zero.
 int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightId& id,
                   int64_t rank);
+
+// The part of a model that one of `ranks` tensor-parallel ranks computes: its heads and neurons,
+// and its rows of the head, which is no longer tied. Every rank has the whole embedding and stream.
+// INVALID_ARGUMENT and UNIMPLEMENTED name what cannot be split.
+Result<ModelSpec> RankSpec(const ModelSpec& whole, const RankPlace& place);
 
 // The layers of a stage begin with this one; where the stages do not divide them, the first stages
 // have one more. Of the number of stages: the number of layers.

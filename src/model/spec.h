@@ -210,6 +210,13 @@ struct SchemeException {
   bool operator==(const SchemeException&) const = default;
 };
 
+// Whose part of a model the sizes of a spec are.
+struct RankPlace {
+  int64_t rank = 0;
+  int64_t ranks = 1;  // 1: all of the model
+  bool operator==(const RankPlace&) const = default;
+};
+
 struct ModelSpec {
   std::string family;          // row of the families table: "llama"
   std::string architecture;    // as the config named it: "LlamaForCausalLM"
@@ -235,10 +242,13 @@ struct ModelSpec {
   // Keys and values have calibrated scales of each layer and head, for a cache of this type: fp8 or
   // int8. A cache in fp8 takes those for int8 too.
   std::optional<DType> cache_scales;
+  RankPlace place;  // no part of SpecToJson: what is stored is the model
   std::vector<int32_t> bos_ids;
   std::vector<int32_t> eos_ids;
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
+  // Rows of the head: those of the last ranks may lie beyond the vocabulary, and are zeros.
+  int64_t head_rows() const { return (vocab_size + place.ranks - 1) / place.ranks; }
   bool has_latents() const;  // in any layer
   bool HasSecondPositions() const;
   bool has_experts(int64_t index) const { return layer(index).moe.num_experts > 0; }

@@ -6,6 +6,7 @@ namespace tandem {
 namespace {
 
 int64_t Vocabulary(const ModelSpec& spec, int64_t /*layer*/) { return spec.vocab_size; }
+int64_t HeadRows(const ModelSpec& spec, int64_t /*layer*/) { return spec.head_rows(); }
 int64_t Hidden(const ModelSpec& spec, int64_t /*layer*/) { return spec.hidden_size; }
 int64_t QueryRows(const ModelSpec& spec, int64_t layer) {
   return spec.layer(layer).attention.query_rows();
@@ -239,12 +240,14 @@ constexpr std::array kRows = {
               .trtllm_name = "attention.q_layernorm",
               .rows = QueryNormRows,
               .present = HasHeadNorms,
+              .shard = ShardRule::kHeadRows,
               .dummy = DummyValues::kOnes},
     WeightRow{.role = WeightRole::kKeyNorm,
               .hf_name = "self_attn.k_norm",
               .trtllm_name = "attention.k_layernorm",
               .rows = KeyNormRows,
               .present = HasHeadNorms,
+              .shard = ShardRule::kKvHeadRows,
               .dummy = DummyValues::kOnes},
     WeightRow{.role = WeightRole::kSinks,
               .hf_name = "self_attn.sinks",
@@ -398,7 +401,7 @@ constexpr std::array kRows = {
               .per_layer = false,
               .hf_name = "lm_head",
               .trtllm_name = "lm_head",
-              .rows = Vocabulary,
+              .rows = HeadRows,
               .columns = Hidden,
               .present = OwnHead,
               .bias = HeadBias,

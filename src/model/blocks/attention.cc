@@ -56,8 +56,12 @@ Status LoadAttention(WeightLoader& loader, int64_t layer, AttentionWeights& out)
   const AttentionSpec& spec = loader.spec().layer(layer).attention;
   if (spec.has_latents()) TANDEM_RETURN_IF_ERROR(LoadLatent(loader, layer, out.latent));
   if (spec.alibi_scale != 0.0) {
-    TANDEM_RETURN_IF_ERROR(
-        loader.LoadFloats(AlibiSlopes(spec.num_heads, spec.alibi_scale), out.slopes));
+    const RankPlace& place = loader.spec().place;
+    const std::vector<float> slopes = AlibiSlopes(place.ranks * spec.num_heads, spec.alibi_scale);
+    TANDEM_RETURN_IF_ERROR(loader.LoadFloats(
+        std::span(slopes).subspan(static_cast<size_t>(place.rank * spec.num_heads),
+                                  static_cast<size_t>(spec.num_heads)),
+        out.slopes));
   }
   if (spec.sinks) {
     TANDEM_ASSIGN_OR_RETURN(const std::vector<float> sinks,

@@ -37,6 +37,7 @@ Decoder::Workspace::Workspace(const ModelSpec& spec)
       moe(spec),
       gathered(spec.hidden_size, spec.dtype),
       gathered_delta(spec.hidden_size, spec.dtype),
+      head_rows(spec.place.ranks > 1 ? spec.head_rows() : 0, DType::kF32),
       logits(spec.vocab_size, DType::kF32) {}
 
 int64_t Decoder::Workspace::RowBytes() const {
@@ -45,7 +46,7 @@ int64_t Decoder::Workspace::RowBytes() const {
 }
 
 int64_t Decoder::Workspace::LogitsRowBytes() const {
-  return gathered.RowBytes() + gathered_delta.RowBytes() + logits.RowBytes();
+  return gathered.RowBytes() + gathered_delta.RowBytes() + head_rows.RowBytes() + logits.RowBytes();
 }
 
 Status Decoder::Workspace::Allocate(ops::Backend& backend, int32_t max_rows,
@@ -56,17 +57,18 @@ Status Decoder::Workspace::Allocate(ops::Backend& backend, int32_t max_rows,
   TANDEM_RETURN_IF_ERROR(attention.Allocate(backend, max_rows));
   TANDEM_RETURN_IF_ERROR(mlp.Allocate(backend, max_rows));
   TANDEM_RETURN_IF_ERROR(moe.Allocate(backend, max_rows));
-  for (RowBuffer* buffer : {&gathered, &gathered_delta, &logits}) {
+  for (RowBuffer* buffer : {&gathered, &gathered_delta, &head_rows, &logits}) {
     TANDEM_RETURN_IF_ERROR(buffer->Allocate(backend, max_logits_rows));
   }
   return {};
 }
 
 Decoder::Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend,
-                 Heartbeat* heartbeat)
+                 Heartbeat* heartbeat, Communicator* ranks)
     : weights_(std::move(weights)),
       backend_(backend),
       heartbeat_(heartbeat),
+      ranks_(ranks),
       workspace_(weights_->spec) {}
 
 int64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int32_t max_rows, int32_t max_logits_rows) {
@@ -76,11 +78,16 @@ int64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int32_t max_rows, int32_t
 
 Result<std::unique_ptr<Decoder>> Decoder::Create(std::shared_ptr<const Weights> weights,
                                                  ops::Backend& backend, int32_t max_rows,
-                                                 int32_t max_logits_rows, Heartbeat* heartbeat) {
+                                                 int32_t max_logits_rows, Heartbeat* heartbeat,
+                                                 Communicator* ranks) {
   if (max_rows < 1 || max_logits_rows < 1) {
     return InvalidArgument("a decoder needs room for at least one row and one row of logits");
   }
-  std::unique_ptr<Decoder> decoder(new Decoder(std::move(weights), backend, heartbeat));
+  const RankPlace& place = weights->spec.place;
+  TANDEM_CHECK(ranks == nullptr ? place.ranks == 1
+                                : place.ranks == ranks->size() && place.rank == ranks->rank(),
+               "the weights are those of another rank");
+  std::unique_ptr<Decoder> decoder(new Decoder(std::move(weights), backend, heartbeat, ranks));
   TANDEM_RETURN_IF_ERROR(decoder->workspace_.Allocate(backend, max_rows, max_logits_rows));
   decoder->max_rows_ = max_rows;
   decoder->max_logits_rows_ = max_logits_rows;
@@ -104,6 +111,10 @@ void Decoder::Embed(const ops::BatchView& batch) {
   if (spec().embedding_norm) {
     NormInPlace(ops, spec().norm, weights_->embedding_norm, residual);
   }
+}
+
+void Decoder::SumOverRanks(const Tensor& delta) {
+  if (ranks_ != nullptr) ranks_->AllReduce(delta);
 }
 
 void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool) {
@@ -137,20 +148,26 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
   switch (layer_spec.residual) {
     case Residual::kPreNorm:
       attend(attention_in, delta);
+      SumOverRanks(delta);
       run_mlp(mlp_in(), delta);
+      SumOverRanks(delta);
       return;
     case Residual::kSandwich:
       attend(attention_in, delta);
+      SumOverRanks(delta);
       NormInPlace(ops, norm, weights.attention_out_norm, delta);
       run_mlp(mlp_in(), delta);
+      SumOverRanks(delta);
       NormInPlace(ops, norm, weights.mlp_out_norm, delta);
       return;
     case Residual::kPostNorm:
       if (layer > 0) ops.Add(residual, delta);
       attend(residual, delta);
+      SumOverRanks(delta);
       NormInPlace(ops, norm, weights.input_norm, delta);
       ops.Add(residual, delta);
       run_mlp(residual, delta);
+      SumOverRanks(delta);
       NormInPlace(ops, norm, weights.post_norm, delta);
       return;
     case Residual::kParallel:
@@ -166,6 +183,7 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
         run_mlp(Normed(norm, weights.post_norm, residual, {}, normed), second);
       }
       ops.Add(delta, second);
+      SumOverRanks(delta);
       return;
     }
     case Residual::kNormed: {
@@ -176,8 +194,10 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
       last.residual_scale = alpha;
       ops.AddNorm(first);
       attend(residual, delta);
+      SumOverRanks(delta);
       ops.AddNorm(last);
       run_mlp(residual, delta);
+      SumOverRanks(delta);
       return;
     }
   }
@@ -222,11 +242,13 @@ Tensor Decoder::RunHead(const ops::BatchView& batch) {
                              workspace_.normed.View(batch.num_logits));
   const LayerSpec& last = spec().layers.back();
   if (last.residual == Residual::kNormed) x.residual_scale = static_cast<float>(last.alpha);
-  ops.NormLinear(x, weights_->head, logits);
+  const Tensor own = ranks_ == nullptr ? logits : workspace_.head_rows.View(batch.num_logits);
+  ops.NormLinear(x, weights_->head, own);
   if (spec().logit_scale != 1.0 || spec().logit_cap != 0.0) {
-    ops.CapLogits(logits, static_cast<float>(spec().logit_scale),
+    ops.CapLogits(own, static_cast<float>(spec().logit_scale),
                   static_cast<float>(spec().logit_cap));
   }
+  if (ranks_ != nullptr) ranks_->GatherColumns(own, logits);
   return logits;
 }
 

@@ -1,11 +1,13 @@
-// Decoder: one forward pass, the same code for every backend, family, draft and target. Owns its
-// workspace, made once for the largest batch; Forward allocates nothing. Used by one thread.
+// Decoder: one forward pass, the same code for every backend, family, draft and target, and for
+// every rank of a model that is split over several. Owns its workspace, made once for the largest
+// batch; Forward allocates nothing. Used by one thread.
 #pragma once
 
 #include <memory>
 
 #include "base/heartbeat.h"
 #include "base/status.h"
+#include "comm/communicator.h"
 #include "model/blocks/attention.h"
 #include "model/blocks/mlp.h"
 #include "model/blocks/moe.h"
@@ -18,11 +20,13 @@ namespace tandem {
 class Decoder {
  public:
   // Makes workspaces for up to `max_rows` rows of which `max_logits_rows` want logits. `heartbeat`
-  // (null: none) outlives the decoder and beats after each layer.
+  // (null: none) outlives the decoder and beats after each layer. So does `ranks`, which the
+  // weights of a rank need (ModelSpec::place): their decoders run together, on the same batches.
   static Result<std::unique_ptr<Decoder>> Create(std::shared_ptr<const Weights> weights,
                                                  ops::Backend& backend, int32_t max_rows,
                                                  int32_t max_logits_rows,
-                                                 Heartbeat* heartbeat = nullptr);
+                                                 Heartbeat* heartbeat = nullptr,
+                                                 Communicator* ranks = nullptr);
   static int64_t WorkspaceBytes(const ModelSpec& spec, int32_t max_rows, int32_t max_logits_rows);
 
   // Runs the batch: stores keys and values into `pool` and returns the logits of batch.logits_rows:
@@ -59,10 +63,14 @@ class Decoder {
     MoeBlock moe;
     RowBuffer gathered;        // [logits rows, hidden] the residual of the rows that want logits
     RowBuffer gathered_delta;  // [logits rows, hidden]
+    RowBuffer head_rows;       // [logits rows, spec.head_rows()] fp32; of no columns without ranks
     RowBuffer logits;          // [logits rows, vocab] fp32
   };
 
-  Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend, Heartbeat* heartbeat);
+  Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend, Heartbeat* heartbeat,
+          Communicator* ranks);
+  // What every rank adds to the stream becomes what all of them add.
+  void SumOverRanks(const Tensor& delta);
   void RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool);
   // All layers; the last one's delta is yet to be added.
   void RunPass(const ops::BatchView& batch, const ops::KvPool& pool);
@@ -73,6 +81,7 @@ class Decoder {
   std::shared_ptr<const Weights> weights_;
   ops::Backend& backend_;
   Heartbeat* const heartbeat_;
+  Communicator* const ranks_;  // null: the weights are the whole model
   Workspace workspace_;
   int32_t max_rows_ = 0;
   int32_t max_logits_rows_ = 0;

@@ -20,13 +20,16 @@ namespace tandem {
 
 class DecoderTestDriver {
  public:
-  // `cache`: storage type of keys and values; the model's own type by default.
+  // `cache`: storage type of keys and values; the model's own type by default. `ranks`: of the
+  // weights of a rank; all ranks are fed the same tokens, each on a thread of its own.
   DecoderTestDriver(std::shared_ptr<const Weights> weights, ops::Backend& backend,
-                    int32_t max_tokens, std::optional<DType> cache = {})
+                    int32_t max_tokens, std::optional<DType> cache = {},
+                    Communicator* ranks = nullptr)
       : backend_(backend), spec_(weights->spec), max_blocks_(max_tokens / kBlockTokens + 1) {
     auto owned = MakeKvPool(spec_, cache.value_or(spec_.dtype), max_blocks_ + 1, kBlockTokens,
                             backend, weights->kv_scales);
-    auto decoder = Decoder::Create(std::move(weights), backend, max_tokens, max_tokens);
+    auto decoder =
+        Decoder::Create(std::move(weights), backend, max_tokens, max_tokens, nullptr, ranks);
     EXPECT_TRUE(decoder.ok()) << decoder.status().message();
     decoder_ = std::move(*decoder);
     EXPECT_TRUE(owned.ok()) << owned.status().message();

@@ -1,0 +1,52 @@
+#include "model/rank_source.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tandem {
+namespace {
+
+// Columns begin .. begin + to.dim(1) of every row.
+void CopyColumns(const Tensor& from, int64_t begin, const Tensor& to) {
+  const auto element = static_cast<int64_t>(SizeOf(from.dtype));
+  const int64_t stride = from.dim(1) * element, bytes = to.dim(1) * element;
+  const auto* source = static_cast<const std::byte*>(from.data) + begin * element;
+  auto* target = static_cast<std::byte*>(to.data);
+  for (int64_t row = 0; row < to.dim(0); ++row, source += stride, target += bytes) {
+    std::memcpy(target, source, static_cast<size_t>(bytes));
+  }
+}
+
+}  // namespace
+
+Result<Tensor> RankSource::Get(const WeightId& id) {
+  const ModelSpec& whole_spec = whole_.spec();
+  TANDEM_ASSIGN_OR_RETURN(const Tensor whole, whole_.Get(id));
+  if (spec_.place.ranks == 1) return whole;
+  const Split split = SplitOf(whole_spec, sharding_, id);
+  const bool adds_nothing = id.part == WeightPart::kBias && IsSummed(id) && spec_.place.rank > 0;
+  if (split == Split::kNone && !adds_nothing) return whole;
+  const Shape shape = PartShape(whole_spec, sharding_, id);
+  const int64_t begin = PartBegin(whole_spec, sharding_, id, spec_.place.rank);
+  if (split == Split::kRows && begin + shape[0] <= whole.dim(0)) {
+    return whole.RowRange(begin, shape[0]);
+  }
+  Buffer& copy = copies_.emplace_back(
+      Buffer::OnHost(static_cast<size_t>(shape.NumElements()) * SizeOf(whole.dtype)));
+  if (copy.data() == nullptr) return ResourceExhausted("no memory for a rank's part of a weight");
+  const Tensor part = copy.View(whole.dtype, shape);
+  if (split == Split::kCols) {
+    CopyColumns(whole, begin, part);
+  } else if (split == Split::kRows && begin < whole.dim(0)) {
+    const Tensor rows = whole.RowRange(begin, whole.dim(0) - begin);
+    std::memcpy(part.data, rows.data, static_cast<size_t>(rows.NumBytes()));
+  }
+  return part;
+}
+
+void RankSource::Release() {
+  copies_.clear();
+  whole_.Release();
+}
+
+}  // namespace tandem
