@@ -7,6 +7,9 @@
 // rank, and what it should have computed is void.
 #pragma once
 
+#include <cstddef>
+#include <span>
+
 #include "base/status.h"
 #include "tensor/tensor.h"
 
@@ -26,6 +29,10 @@ class Communicator {
   // The ranks' parts, side by side: part: [rows, n], all: [rows, columns]. Of the last parts what
   // would lie beyond `columns` is left out.
   virtual void GatherColumns(const Tensor& part, const Tensor& all) = 0;
+
+  // Every rank gets the bytes of rank 0, in host memory, before the function returns: for what the
+  // host decides, not for tensors.
+  virtual void Broadcast(std::span<std::byte> bytes) = 0;
 
   // Ends what the other ranks wait for. Any thread; the first call counts.
   virtual void Fail(const Status& why) = 0;

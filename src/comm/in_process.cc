@@ -138,6 +138,14 @@ class InProcessRank final : public Communicator {
     meeting_->Meet();
   }
 
+  void Broadcast(std::span<std::byte> bytes) override {
+    const Shape shape{static_cast<int64_t>(bytes.size())};
+    meeting_->tensor(rank_) = {bytes.data(), DType::kU8, shape, {}};
+    if (!meeting_->Meet()) return;
+    if (rank_ != 0) std::memcpy(bytes.data(), meeting_->tensor(0).data, bytes.size());
+    meeting_->Meet();
+  }
+
   void Fail(const Status& why) override { meeting_->Fail(why); }
   Status status() const override { return meeting_->failure(); }
 

@@ -81,6 +81,14 @@ TEST_P(InProcessRanksTest, PartsComeSideBySideWithoutWhatLiesBeyondTheLastColumn
   });
 }
 
+TEST_P(InProcessRanksTest, EveryRankGetsTheBytesOfTheFirst) {
+  RunRanks(GetParam(), [](Communicator& comm) {
+    std::vector<int> values(300, comm.rank());
+    comm.Broadcast(std::as_writable_bytes(std::span(values)));
+    EXPECT_EQ(values, std::vector<int>(300, 0));
+  });
+}
+
 TEST_P(InProcessRanksTest, ManyMeetingsKeepTheRanksInStep) {
   RunRanks(GetParam(), [](Communicator& comm) {
     float sum = static_cast<float>(comm.rank());

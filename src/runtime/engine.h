@@ -24,7 +24,8 @@ namespace tandem {
 namespace ops {
 class Backend;
 }
-class Turns;  // base/turns.h
+class Communicator;  // comm/communicator.h
+class Turns;         // base/turns.h
 struct Weights;
 struct EngineLimits;   // request/validate_request.h
 struct EngineOptions;  // engine_options.h
@@ -35,16 +36,30 @@ struct EngineModel {
   std::string name;
 };
 
+// One rank of an engine: where it computes, and its part of the models. A draft may be split over
+// the ranks as the target is, or be whole on each of them, where it drafts the same.
+struct EngineRank {
+  ops::Backend* backend = nullptr;
+  std::shared_ptr<Communicator> ranks;  // null: the engine has no other rank
+  EngineModel target;
+  EngineModel draft;  // may hold no weights
+};
+
 struct EngineParts;  // engine_parts.h
 
 class Engine {
  public:
-  // `draft` may hold no weights. The backend and the clock outlive the engine. FAILED_PRECONDITION
-  // when the models do not fit in memory, with bytes needed and free and the option that helps;
+  // Backends, each its rank's own, and the clock outlive the engine. FAILED_PRECONDITION when the
+  // models do not fit in memory, with bytes needed and free and the option that helps;
   // RESOURCE_EXHAUSTED, with the same content, when they should fit but the allocation fails;
   // UNAVAILABLE when the device has failed. Engines that share a device take `turns`, a step each;
   // so does this function, and the caller holds none, nor while it destroys an engine. Null: the
-  // device is the engine's.
+  // device is the engine's. Limits of memory in `asked` are those of each rank.
+  static Result<std::unique_ptr<Engine>> Create(const EngineOptions& asked,
+                                                const std::vector<EngineRank>& ranks,
+                                                const Clock& clock,
+                                                const std::shared_ptr<Turns>& turns = nullptr);
+  // As above with one rank. `draft` may hold no weights.
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& asked,
                                                 const EngineModel& target, const EngineModel& draft,
                                                 ops::Backend& backend, const Clock& clock,

@@ -12,6 +12,7 @@
 #include "runtime/engine.h"
 #include "runtime/engine_parts.h"
 #include "runtime/engine_plan.h"
+#include "runtime/execution/ranked_executor.h"
 #include "runtime/execution/rehearsal.h"
 #include "runtime/execution/round_executor.h"
 
@@ -60,11 +61,14 @@ Result<ops::KvPool> MakePool(const Weights& weights, const MemoryPlan& plan,
   return owned->pool;
 }
 
-Result<std::unique_ptr<ForwardPass>> MakePass(const EngineModel& model, ops::Backend& backend,
+// `heartbeat`: null for none.
+Result<std::unique_ptr<ForwardPass>> MakePass(const EngineModel& model, const EngineRank& rank,
                                               int32_t max_rows, int32_t max_logits_rows,
-                                              Heartbeat& heartbeat) {
+                                              Heartbeat* heartbeat) {
+  const bool split = model.weights->spec.place.ranks > 1;
   Result<std::unique_ptr<Decoder>> decoder =
-      Decoder::Create(model.weights, backend, max_rows, max_logits_rows, &heartbeat);
+      Decoder::Create(model.weights, *rank.backend, max_rows, max_logits_rows, heartbeat,
+                      split ? rank.ranks.get() : nullptr);
   if (!decoder.ok()) {
     return Explain(decoder.status(), "a model's scratch buffers",
                    "--max_num_tokens or --max_batch_size");
@@ -96,24 +100,89 @@ MemoryUse MemoryUseOf(const MemoryPlan& plan, int64_t pinned, const ops::Backend
   return {.gpu = planned, .pinned = pinned};
 }
 
+// Ranks whose memory is that of one device share what is free of it.
+Result<EnginePlan> PlanRank(const EngineOptions& asked, const std::vector<EngineRank>& ranks,
+                            const EngineRank& rank) {
+  const Device device = rank.backend->device();
+  const auto sharing = std::ranges::count_if(
+      ranks, [device](const EngineRank& other) { return other.backend->device() == device; });
+  return PlanEngine(asked, MemoryOf(rank.target), MemoryOf(rank.draft), *rank.backend,
+                    rank.backend->FreeBytes() / sharing);
+}
+
+// One plan for all ranks: that of the one with the fewest blocks.
+Result<EnginePlan> PlanRanks(const EngineOptions& asked, const std::vector<EngineRank>& ranks) {
+  TANDEM_ASSIGN_OR_RETURN(EnginePlan plan, PlanRank(asked, ranks, ranks.front()));
+  for (size_t i = 1; i < ranks.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(EnginePlan other, PlanRank(asked, ranks, ranks[i]));
+    if (other.memory.num_blocks < plan.memory.num_blocks) plan = std::move(other);
+  }
+  if (ranks.size() == 1) return plan;
+  for (MemoryLine& line : plan.memory.lines) {
+    line.note += fmt::format("{}on each of {} ranks", line.note.empty() ? "" : ", ", ranks.size());
+  }
+  return plan;
+}
+
+// The models and the state of one rank.
+Result<std::unique_ptr<RoundExecutor>> MakeExecutor(const EnginePlan& plan, const EngineRank& rank,
+                                                    const Clock& clock, Heartbeat* heartbeat) {
+  const MemoryPlan& memory = plan.memory;
+  const EngineOptions& options = plan.options;
+  const int32_t rows = options.max_num_tokens;
+  ops::Backend& backend = *rank.backend;
+  ExecutorModels models;
+  models.ranks = rank.ranks.get();
+  TANDEM_ASSIGN_OR_RETURN(
+      models.target, MakePass(rank.target, rank, rows, plan.limits.max_logits_rows, heartbeat));
+  TANDEM_ASSIGN_OR_RETURN(models.target_pool,
+                          MakePool(*rank.target.weights, memory, memory.num_window_blocks, options,
+                                   backend, models.memory));
+  if (plan.limits.draft_model) {
+    TANDEM_ASSIGN_OR_RETURN(models.draft,
+                            MakePass(rank.draft, rank, rows, options.max_batch_size, heartbeat));
+    TANDEM_ASSIGN_OR_RETURN(models.draft_pool, MakePool(*rank.draft.weights, memory, 0, options,
+                                                        backend, models.memory));
+  }
+  if (memory.num_host_blocks > 0) {
+    TANDEM_ASSIGN_OR_RETURN(models.host_blocks, MakeHostBlocks(memory, models, backend));
+  }
+  ExecutorConfig config = MakeExecutorConfig(options, plan.limits, backend);
+  config.row_forms = plan.row_forms;
+  Result<std::unique_ptr<RoundExecutor>> executor =
+      RoundExecutor::Create(config, backend, std::move(models), clock);
+  if (!executor.ok()) {
+    return Explain(executor.status(), "the state of running requests",
+                   "--max_batch_size or --max_seq_len");
+  }
+  return executor;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                                const EngineModel& target, const EngineModel& draft,
                                                ops::Backend& backend, const Clock& clock,
                                                const std::shared_ptr<Turns>& turns) {
+  return Create(asked, {{.backend = &backend, .ranks = {}, .target = target, .draft = draft}},
+                clock, turns);
+}
+
+Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
+                                               const std::vector<EngineRank>& ranks,
+                                               const Clock& clock,
+                                               const std::shared_ptr<Turns>& turns) {
   const Turn turn(turns.get());
-  TANDEM_ASSIGN_OR_RETURN(
-      const EnginePlan plan,
-      PlanEngine(asked, MemoryOf(target), MemoryOf(draft), backend, backend.FreeBytes()));
+  TANDEM_ASSIGN_OR_RETURN(const EnginePlan plan, PlanRanks(asked, ranks));
+  const EngineRank& leader = ranks.front();
   const MemoryPlan& memory = plan.memory;
   EngineParts parts;
   parts.turns = turns;
   parts.options = plan.options;
   parts.limits = plan.limits;
-  parts.vocab_size = target.weights->spec.vocab_size;
-  parts.prompt_rules[kTarget] = RulesOf(target);
-  if (parts.limits.draft_model) parts.prompt_rules[kDraft] = RulesOf(draft);
+  parts.vocab_size = leader.target.weights->spec.vocab_size;
+  parts.prompt_rules[kTarget] = RulesOf(leader.target);
+  if (parts.limits.draft_model) parts.prompt_rules[kDraft] = RulesOf(leader.draft);
   parts.kv = {.num_blocks = memory.num_blocks,
               .block_tokens = plan.options.block_tokens,
               .enable_reuse = plan.options.enable_prefix_reuse,
@@ -130,48 +199,36 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
     parts.kv.events = parts.kv_events.get();
   }
   parts.memory_plan = memory.lines;
-  const EngineOptions& options = parts.options;
-  const int32_t rows = options.max_num_tokens;
-  const int32_t logits_rows = parts.limits.max_logits_rows;
-
-  ExecutorModels models;
   parts.heartbeat = std::make_unique<Heartbeat>(clock);
-  TANDEM_ASSIGN_OR_RETURN(models.target,
-                          MakePass(target, backend, rows, logits_rows, *parts.heartbeat));
-  TANDEM_ASSIGN_OR_RETURN(
-      models.target_pool,
-      MakePool(*target.weights, memory, memory.num_window_blocks, options, backend, models.memory));
-  if (parts.limits.draft_model) {
-    TANDEM_ASSIGN_OR_RETURN(
-        models.draft, MakePass(draft, backend, rows, options.max_batch_size, *parts.heartbeat));
-    TANDEM_ASSIGN_OR_RETURN(models.draft_pool,
-                            MakePool(*draft.weights, memory, 0, options, backend, models.memory));
+
+  std::vector<RankParts> executors;
+  for (const EngineRank& rank : ranks) {
+    Heartbeat* const heartbeat = executors.empty() ? parts.heartbeat.get() : nullptr;
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
+                            MakeExecutor(plan, rank, clock, heartbeat));
+    parts.memory += MemoryUseOf(memory, executor->pinned_bytes(), *rank.backend);
+    executors.push_back({rank.ranks, std::move(executor)});
   }
-  if (memory.num_host_blocks > 0) {
-    TANDEM_ASSIGN_OR_RETURN(models.host_blocks, MakeHostBlocks(memory, models, backend));
+  if (leader.ranks == nullptr) {
+    parts.executor = std::move(executors.front().executor);
+  } else {
+    parts.executor =
+        std::make_unique<RankedExecutor>(std::move(executors), plan.options.max_batch_size);
   }
-  ExecutorConfig config = MakeExecutorConfig(options, parts.limits, backend);
+  ExecutorConfig config = MakeExecutorConfig(plan.options, plan.limits, *leader.backend);
   config.row_forms = plan.row_forms;
-  Result<std::unique_ptr<RoundExecutor>> executor =
-      RoundExecutor::Create(config, backend, std::move(models), clock);
-  if (!executor.ok()) {
-    return Explain(executor.status(), "the state of running requests",
-                   "--max_batch_size or --max_seq_len");
-  }
-  parts.memory = MemoryUseOf(memory, (*executor)->pinned_bytes(), backend);
-  parts.executor = *std::move(executor);
-  const bool adaptive = options.draft_mode == DraftMode::kAdaptive;
+  const bool adaptive = plan.options.draft_mode == DraftMode::kAdaptive;
   if (adaptive || !config.on_host) {
     const RehearsalScope scope = {.num_blocks = memory.num_blocks,
                                   .num_window_blocks = memory.num_window_blocks,
                                   .vocab = parts.vocab_size,
                                   .draft_model = parts.limits.draft_model,
                                   .draft_max_positions = parts.limits.draft_max_positions};
-    TANDEM_RETURN_IF_ERROR(Rehearse(*parts.executor, config, scope, backend, clock, turn,
+    TANDEM_RETURN_IF_ERROR(Rehearse(*parts.executor, config, scope, *leader.backend, clock, turn,
                                     adaptive ? &parts.costs : nullptr));
   }
   // Waits until the work enqueued since loading has run, or the device has failed.
-  TANDEM_RETURN_IF_ERROR(backend.Synchronize());
+  for (const EngineRank& rank : ranks) TANDEM_RETURN_IF_ERROR(rank.backend->Synchronize());
   return FromParts(std::move(parts), clock);
 }
 

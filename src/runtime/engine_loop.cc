@@ -196,6 +196,7 @@ void EngineLoop::TakeSlot(Sequence& sequence, Nanos now) {
   init.sampling = sequence.request().sampling;
   init.sampling.seed = sequence.open->seed;
   init.sampling.choice = static_cast<uint32_t>(sequence.choice);
+  init.constrained = sequence.constraint != nullptr;
   executor_->AddSequence(sequence.slot, init, sequence.constraint);
 }
 

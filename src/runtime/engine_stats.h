@@ -22,6 +22,13 @@ struct MemoryUse {
   int64_t cpu = 0;
   int64_t gpu = 0;
   int64_t pinned = 0;  // the host's, which a GPU reads and writes directly
+
+  MemoryUse& operator+=(const MemoryUse& other) {
+    cpu += other.cpu;
+    gpu += other.gpu;
+    pinned += other.pinned;
+    return *this;
+  }
 };
 
 // A snapshot for metrics; totals since the start.

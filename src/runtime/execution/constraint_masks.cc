@@ -1,27 +1,34 @@
 #include "runtime/execution/constraint_masks.h"
 
 #include <algorithm>
+#include <ranges>
 #include <utility>
 
 #include "ops/round_rules.h"
 
 namespace tandem {
 
-ConstraintMasks::ConstraintMasks(const ExecutorConfig& config, const ops::Round& round)
+ConstraintMasks::ConstraintMasks(const ExecutorConfig& config, const ops::Round& round,
+                                 Communicator* ranks)
     : round_(round),
+      ranks_(ranks),
       patience_(config.mask_patience),
       long_patience_(config.long_mask_patience),
       verifies_end_ids_(config.ratio_acceptance && config.on_host),
-      slots_(static_cast<size_t>(config.max_batch_size)) {
+      constrained_(static_cast<size_t>(config.max_batch_size)),
+      slots_(constrained_.size()) {
   if (config.on_host) {
     draft_masks_.resize(slots_.size() * static_cast<size_t>(words()));
     draft_items_.resize(slots_.size());
   }
   asked_.reserve(slots_.size());
   jobs_.reserve(slots_.size());
+  if (ranks_ != nullptr) shared_.reserve(slots_.size() * (1 + max_drafts()));
 }
 
-void ConstraintMasks::Set(int32_t slot, std::shared_ptr<TokenConstraint> constraint) {
+void ConstraintMasks::Set(int32_t slot, bool constrained,
+                          std::shared_ptr<TokenConstraint> constraint) {
+  constrained_[static_cast<size_t>(slot)] = constrained ? 1 : 0;
   std::shared_ptr<MaskJob>& job = JobOf(slot);
   std::erase_if(left_, [](const auto& left) { return !left->busy(); });
   if (job != nullptr) {
@@ -76,9 +83,43 @@ void ConstraintMasks::Make(bool others_move) {
   jobs_.clear();  // a job is its slot's and its thread's
 }
 
+// All ranks get the first one's values.
+template <typename T>
+void ConstraintMasks::Share(std::span<T> values) {
+  if (ranks_ != nullptr) ranks_->Broadcast(std::as_writable_bytes(values));
+}
+
 // ---- On the host ----
 
+// The drafts of constrained sequences that the first rank has chosen.
+void ConstraintMasks::ShareDrafts(const BatchPlan& plan) {
+  if (ranks_ == nullptr) return;
+  const auto for_each = [&](const auto& use) {
+    for (const SequencePlan& item : plan.sequences) {
+      if (!Constrains(item.slot) || item.sent) continue;
+      use(round_.slots.records[item.slot].num_drafts);
+      int32_t* const drafts = round_.slots.drafts + static_cast<size_t>(item.slot) * max_drafts();
+      for (size_t i = 0; i < max_drafts(); ++i) use(drafts[i]);
+    }
+  };
+  shared_.clear();
+  for_each([this](int32_t value) { shared_.push_back(value); });
+  Share(std::span(shared_));
+  auto next = shared_.begin();
+  for_each([&next](int32_t& value) { value = *next++; });
+}
+
 void ConstraintMasks::CutLookUps(const BatchPlan& plan) {
+  if (!follows()) CutForbidden(plan);
+  ShareDrafts(plan);
+}
+
+void ConstraintMasks::DraftForced(const BatchPlan& plan) {
+  if (!follows()) TakeForced(plan);
+  ShareDrafts(plan);
+}
+
+void ConstraintMasks::CutForbidden(const BatchPlan& plan) {
   asked_.clear();
   jobs_.clear();
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
@@ -107,7 +148,7 @@ void ConstraintMasks::CutLookUps(const BatchPlan& plan) {
   }
 }
 
-void ConstraintMasks::DraftForced(const BatchPlan& plan) {
+void ConstraintMasks::TakeForced(const BatchPlan& plan) {
   asked_.clear();
   jobs_.clear();
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
@@ -138,37 +179,40 @@ void ConstraintMasks::DraftForced(const BatchPlan& plan) {
 }
 
 void ConstraintMasks::MaskDrafts(const ops::PassBounds& bounds) {
+  const auto num_seqs = static_cast<size_t>(bounds.num_seqs);
+  std::ranges::fill(draft_items_ | std::views::take(num_seqs), ops::ItemMasks{});
+  if (!follows()) MakeDraftMasks(bounds);
+  Share(std::span(draft_items_).first(num_seqs));
+  Share(std::span(draft_masks_).first(num_seqs * static_cast<size_t>(words())));
+  for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
+    ops::RowRange& range = round_.draft.ranges[seq];
+    if (range.num_logits == 0 || !Constrains(range.slot)) continue;
+    ops::SampleRow& sample = round_.draft.samples[range.first_logits];
+    if (draft_items_[static_cast<size_t>(seq)].count > 0) {
+      sample.allowed = DraftMask(seq);
+    } else {
+      sample = {};
+      range.num_logits = 0;
+    }
+  }
+}
+
+// None for a sequence whose mask is not ready.
+void ConstraintMasks::MakeDraftMasks(const ops::PassBounds& bounds) {
   asked_.clear();
   jobs_.clear();
-  const auto stop = [this](int32_t seq) {
-    ops::RowRange& range = round_.draft.ranges[seq];
-    round_.draft.samples[range.first_logits] = {};
-    range.num_logits = 0;
-  };
   for (int32_t seq = 0; seq < bounds.num_seqs; ++seq) {
     const ops::RowRange& range = round_.draft.ranges[seq];
     if (range.num_logits == 0 || !Constrains(range.slot)) continue;
     const std::shared_ptr<MaskJob>& job = JobOf(range.slot);
-    if (job->busy() || job->was_late()) {
-      stop(seq);
-      continue;
-    }
+    if (job->busy() || job->was_late()) continue;
     const std::span<const int32_t> drafts = DraftsOf(range.slot, InPlace());
     ops::ItemMasks& masks = draft_items_[static_cast<size_t>(seq)];
-    masks = {};
     job->Ask({.ahead = drafts, .from = drafts.size(), .masks = &masks, .bits = DraftMask(seq)});
     asked_.push_back({.seq = seq, .slot = range.slot, .masks = &masks});
     jobs_.push_back(job);
   }
   Make(/*others_move=*/true);
-  for (const Asked& asked : asked_) {
-    if (asked.masks->count == 0) {
-      stop(asked.seq);
-      continue;
-    }
-    const ops::RowRange& range = round_.draft.ranges[asked.seq];
-    round_.draft.samples[range.first_logits].allowed = DraftMask(asked.seq);
-  }
 }
 
 // ---- The target's rows ----
@@ -177,7 +221,6 @@ int32_t ConstraintMasks::FillTarget(const BatchPlan& plan, const DeviceMemory::H
                                     const DeviceMemory::HostMasks& masks) {
   int32_t count = 0;
   asked_.clear();
-  jobs_.clear();
   for (size_t i = 0; i < plan.sequences.size(); ++i) {
     const SequencePlan& item = plan.sequences[i];
     if (!Constrains(item.slot) || !item.samples) continue;
@@ -189,8 +232,18 @@ int32_t ConstraintMasks::FillTarget(const BatchPlan& plan, const DeviceMemory::H
                       .has_sent = item.sent});
     count += static_cast<int32_t>(DraftsOf(item.slot, drafts).size()) + 1;
   }
+  if (!follows()) MakeTarget(plan, drafts, masks);
+  Share(std::span(masks.items, plan.sequences.size()));
+  Share(std::span(masks.bits, static_cast<size_t>(count * words())));
+  return count;
+}
+
+// Makes the masks of asked_.
+void ConstraintMasks::MakeTarget(const BatchPlan& plan, const DeviceMemory::HostDrafts& drafts,
+                                 const DeviceMemory::HostMasks& masks) {
   // Without a mask: prompts, and sequences without a constraint.
   const bool others_move = asked_.size() < plan.sequences.size();
+  jobs_.clear();
   AwaitBusy(others_move);
   for (const Asked& asked : asked_) {
     const std::shared_ptr<MaskJob>& job = JobOf(asked.slot);
@@ -202,7 +255,6 @@ int32_t ConstraintMasks::FillTarget(const BatchPlan& plan, const DeviceMemory::H
     jobs_.push_back(job);
   }
   Make(others_move);
-  return count;
 }
 
 // Takes those out of asked_ whose threads are still at what an earlier step asked. If nothing else
@@ -225,7 +277,7 @@ void ConstraintMasks::AwaitBusy(bool others_move) {
 void ConstraintMasks::Commit(const DeviceMemory::HostResults& results, int32_t items) {
   for (int32_t i = 0; i < items; ++i) {
     const ops::RoundResult& result = results.results[i];
-    if (!Constrains(result.slot)) continue;
+    if (!Constrains(result.slot) || follows()) continue;
     // An end id is not part of the output, so the constraint does not get it either.
     for (int32_t t = 0; t < result.num_tokens - result.end_id; ++t) {
       JobOf(result.slot)->Commit(results.drawn[result.first_token + t].token);

@@ -8,6 +8,9 @@
 // can go on, and longer, but not for ever, where nothing else can: a sequence whose mask is not
 // ready by then draws nothing in that step, and its thread goes on. Owned by the executor; engine
 // thread only.
+//
+// Of several ranks only the first has the constraints. It makes the masks, and every call gives all
+// ranks what the first one's gave: the others wait for it and make none.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "comm/communicator.h"
 #include "ops/round.h"
 #include "runtime/execution/device_memory.h"
 #include "runtime/execution/executor_config.h"
@@ -26,12 +30,13 @@ namespace tandem {
 
 class ConstraintMasks {
  public:
-  // `round` outlives this object.
-  ConstraintMasks(const ExecutorConfig& config, const ops::Round& round);
+  // `round` outlives this object, and so does `ranks` (null: there is one).
+  ConstraintMasks(const ExecutorConfig& config, const ops::Round& round,
+                  Communicator* ranks = nullptr);
 
-  // Null: the slot's sequence has no constraint, or the slot is free.
-  void Set(int32_t slot, std::shared_ptr<TokenConstraint> constraint);
-  bool Constrains(int32_t slot) const { return slots_[static_cast<size_t>(slot)] != nullptr; }
+  // Whether the slot's sequence has a constraint, and which: null on ranks that follow.
+  void Set(int32_t slot, bool constrained, std::shared_ptr<TokenConstraint> constraint);
+  bool Constrains(int32_t slot) const { return constrained_[static_cast<size_t>(slot)] != 0; }
 
   // On the host: removes looked-up drafts that a constraint forbids, and those after them.
   void CutLookUps(const BatchPlan& plan);
@@ -64,15 +69,28 @@ class ConstraintMasks {
   uint32_t* DraftMask(int32_t seq) { return draft_masks_.data() + int64_t{seq} * words(); }
   void AwaitBusy(bool others_move);
   void Make(bool others_move);
+  bool follows() const { return ranks_ != nullptr && ranks_->rank() > 0; }
+  template <typename T>
+  void Share(std::span<T> values);
+  void ShareDrafts(const BatchPlan& plan);
+  void CutForbidden(const BatchPlan& plan);
+  void TakeForced(const BatchPlan& plan);
+  void MakeDraftMasks(const ops::PassBounds& bounds);
+  void MakeTarget(const BatchPlan& plan, const DeviceMemory::HostDrafts& drafts,
+                  const DeviceMemory::HostMasks& masks);
   int64_t words() const { return round_.mask_words; }
+  size_t max_drafts() const { return static_cast<size_t>(round_.slots.max_draft_len); }
 
   const ops::Round& round_;
+  Communicator* const ranks_;
   const Nanos patience_, long_patience_;
   const bool verifies_end_ids_;                  // of the engine's own drafts
-  std::vector<std::shared_ptr<MaskJob>> slots_;  // null: not constrained
+  std::vector<char> constrained_;                // by slot
+  std::vector<std::shared_ptr<MaskJob>> slots_;  // null: not constrained, or on another rank
   std::vector<std::shared_ptr<MaskJob>> left_;   // of no slot; a thread is, or was, at them
   std::vector<uint32_t> draft_masks_;  // on the host: [max_batch_size, mask_words] of a draft pass
   std::vector<ops::ItemMasks> draft_items_;     // likewise
+  std::vector<int32_t> shared_;                 // scratch of ShareDrafts
   std::vector<Asked> asked_;                    // what is being made
   std::vector<std::shared_ptr<MaskJob>> jobs_;  // of asked_
   std::unique_ptr<MaskThreads> threads_;        // null before the first constrained sequence

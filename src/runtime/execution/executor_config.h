@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/clock.h"
+#include "comm/communicator.h"
 #include "model/prompt_rules.h"
 #include "ops/ops.h"
 #include "runtime/cache/model_index.h"
@@ -45,6 +46,9 @@ struct ExecutorModels {
   ops::KvPool draft_pool;
   std::vector<Buffer> memory;               // of the pools
   std::unique_ptr<HostBlocks> host_blocks;  // null: what is evicted is lost
+  // Of the ranks, where the models are split over several, for what the first one's host decides.
+  // Null: there is one. Outlives the executor.
+  Communicator* ranks = nullptr;
 };
 
 }  // namespace tandem

@@ -85,7 +85,7 @@ RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend
       memory_(std::move(memory)),
       device_slots_(std::move(slots)),
       graphs_(backend, config.max_num_tokens),
-      masks_(config, memory_->round()),
+      masks_(config, memory_->round(), models_.ranks),
       sent_(static_cast<size_t>(config.max_batch_size)),
       draft_lag_(static_cast<size_t>(config.max_batch_size)),
       room_(static_cast<size_t>(config.max_batch_size)),
@@ -122,7 +122,7 @@ RoundExecutor::~RoundExecutor() { static_cast<void>(backend_.Synchronize()); }
 void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init,
                                 std::shared_ptr<TokenConstraint> constraint) {
   TANDEM_CHECK(!Full(), "too many steps in flight");
-  masks_.Set(slot, std::move(constraint));
+  masks_.Set(slot, init.constrained, std::move(constraint));
   draft_lag_[static_cast<size_t>(slot)] =
       static_cast<int32_t>(init.tokens.size()) - init.computed[1];
   room_[static_cast<size_t>(slot)] = 0;
@@ -134,7 +134,7 @@ void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init,
 }
 
 void RoundExecutor::RemoveSequence(int32_t slot) {
-  masks_.Set(slot, nullptr);
+  masks_.Set(slot, false, nullptr);
   sent_[static_cast<size_t>(slot)] = {};
   device_slots_->Remove(slot);
 }
@@ -553,8 +553,11 @@ void RoundExecutor::Settle(uint64_t step) {
   if (failure_.ok()) failure_ = backend_.WaitFor(MarkOf(step));
   if (!failure_.ok()) return;  // the host's memory holds an earlier step's results
   const DeviceMemory::HostResults host = memory_->ResultsOf(step);
-  TANDEM_CHECK(host.status->broken == 0, "the plan does not fit the state on the device: " +
-                                             std::to_string(host.status->broken));
+  if (host.status->broken != 0) {
+    failure_ = Internal("the plan does not fit the state on the device: " +
+                        std::to_string(host.status->broken));
+    return;
+  }
   masks_.Commit(host, StepOf(step).items);
 }
 

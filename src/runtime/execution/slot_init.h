@@ -21,6 +21,7 @@ struct SlotInit {
   PromptLayouts layouts = {};
   SamplingParams sampling;      // with the seed and choice of this sequence
   std::vector<int32_t> tokens;  // the prompt; after a preemption also the output so far
+  bool constrained = false;     // tokens are drawn under the masks of a constraint
 
   // The lists of the request, one after the other: end ids; tokens with a bias, then the bits of
   // the biases; the tokens of the banned sequences, then where each of these sequences ends.

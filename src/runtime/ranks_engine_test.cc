@@ -1,0 +1,144 @@
+// Engines whose models are split over ranks, here threads that compute on the CPU: every family
+// gives the tokens of one rank, greedy and drawn, with drafts, shared prefixes, chunks, preemption
+// and constraints; and a rank that fails ends the open requests and nothing else.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "comm/in_process.h"
+#include "model/rank_source.h"
+#include "runtime/testing/family_engine.h"
+
+namespace tandem {
+namespace {
+
+// A model's weights on every rank, or its parts of them.
+struct RankedModels {
+  std::vector<std::unique_ptr<ops::Backend>> backends;
+  std::vector<EngineRank> ranks;
+};
+
+EngineModel LoadRank(const std::string& name, DType dtype, const RankPlace& place,
+                     ops::Backend& backend, int64_t max_seq_len) {
+  const auto reader = HfReader::Open(FixturesFolder() / name, dtype);
+  EXPECT_TRUE(reader.ok()) << reader.status().message();
+  const auto spec = RankSpec((*reader)->spec(), place);
+  EXPECT_TRUE(spec.ok()) << spec.status().message();
+  RankSource source(**reader, *spec);
+  auto weights = LoadWeights(source, backend, max_seq_len);
+  EXPECT_TRUE(weights.ok()) << weights.status().message();
+  return {*weights, name};
+}
+
+RankedModels LoadRanks(const std::string& name, int size, bool split_draft, int64_t max_seq_len) {
+  RankedModels models;
+  auto comms = MakeInProcessRanks(size);
+  for (int rank = 0; rank < size; ++rank) {
+    const RankPlace place{rank, size};
+    auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false}).value();
+    EngineRank& one = models.ranks.emplace_back();
+    one.backend = backend.get();
+    one.ranks = std::move(comms[static_cast<size_t>(rank)]);
+    one.target = LoadRank(name, DType::kF32, place, *backend, max_seq_len);
+    one.draft =
+        LoadRank(name, DType::kBF16, split_draft ? place : RankPlace{}, *backend, max_seq_len);
+    models.backends.push_back(std::move(backend));
+  }
+  return models;
+}
+
+EngineOptions Options() {
+  EngineOptions options;
+  options.max_batch_size = 4;
+  options.max_num_tokens = 32;
+  options.max_seq_len = 120;
+  options.block_tokens = 16;
+  options.kv_cache_bytes = 8 << 20;
+  options.draft_mode = DraftMode::kOff;
+  options.executor = TestExecutor();
+  return options;
+}
+
+std::vector<Request> Requests(int64_t vocab) {
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 6; ++i) {
+    Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i, vocab), 40);
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+    request.sampling.seed = 17;
+    requests.push_back(std::move(request));
+  }
+  return requests;
+}
+
+// A family of each way to add to the stream, with grouped, few and latent heads, experts, windows
+// and ALiBi.
+const std::vector<std::string>& Models() {
+  static const std::vector<std::string> names = {
+      "mistral",        "qwen2",   "gemma2",    "bloom",  "gptj",
+      "chatglm2_32k",   "mixtral", "qwen3_moe", "cohere", "deepseek_v2_lite",
+      "gpt_bigcode_mqa"};
+  return names;
+}
+
+class RanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+ protected:
+  std::unique_ptr<Engine> Make(const EngineOptions& options, int size, bool split_draft = true) {
+    const auto& [name, most] = GetParam();
+    models_ = size == 1 ? RankedModels{} : LoadRanks(name, size, split_draft, options.max_seq_len);
+    if (size == 1) return MakeFamilyEngine(name, options, clock_);
+    if (options.draft_mode == DraftMode::kOff) {
+      for (EngineRank& rank : models_.ranks) rank.draft = {};
+    }
+    auto engine = Engine::Create(options, models_.ranks, clock_);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    return std::move(engine).value();
+  }
+
+  SteadyClock clock_;
+  RankedModels models_;
+};
+
+TEST_P(RanksEngineTest, GivesTheTokensOfOneRank) {
+  if (TestOnCuda()) GTEST_SKIP() << "the ranks compute on the CPU";
+  const auto& [name, size] = GetParam();
+  const int64_t vocab = FamilySpec(name).vocab_size;
+  const auto expected = RunRequests(*Make(Options(), 1), Requests(vocab));
+  const auto expect_same = [&](Engine& engine) {
+    const auto got = RunRequests(engine, Requests(vocab));
+    for (size_t i = 0; i < got.size(); ++i) {
+      EXPECT_EQ(got[i][0].tokens, expected[i][0].tokens) << "request " << i;
+    }
+  };
+  expect_same(*Make(Options(), size));
+  EngineOptions options = Options();
+  options.draft_mode = DraftMode::kFixed;
+  options.fixed_draft_len = 3;
+  for (const bool split_draft : {true, false}) {
+    for (const bool scarce : {false, true}) {
+      SCOPED_TRACE(std::string(split_draft ? "a split draft" : "a whole draft") +
+                   (scarce ? ", few blocks" : ", enough blocks"));
+      if (scarce) {
+        const ModelSpec spec = FamilySpec(name);
+        options.kv_cache_bytes =
+            16 * 9 * (spec.KvBytesPerToken(DType::kF32) + spec.KvBytesPerToken(DType::kBF16));
+      } else {
+        options.kv_cache_bytes = 8 << 20;
+      }
+      const auto engine = Make(options, size, split_draft);
+      expect_same(*engine);
+      expect_same(*engine);  // with the prefixes of the first time
+      EXPECT_GT(engine->Stats().drafts_accepted, 0);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Two, RanksEngineTest,
+                         ::testing::Combine(::testing::ValuesIn(Models()), ::testing::Values(2)),
+                         [](const auto& info) { return std::get<0>(info.param); });
+INSTANTIATE_TEST_SUITE_P(Four, RanksEngineTest,
+                         ::testing::Combine(::testing::Values("mistral", "qwen3_moe"),
+                                            ::testing::Values(4)),
+                         [](const auto& info) { return std::get<0>(info.param); });
+
+}  // namespace
+}  // namespace tandem
