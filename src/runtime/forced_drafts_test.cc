@@ -4,45 +4,10 @@
 #include <memory>
 
 #include "runtime/testing/test_engine.h"
+#include "runtime/testing/triples.h"
 
 namespace tandem {
 namespace {
-
-// At every place a multiple of 4 any tokens, then the three after it in the vocabulary; it tells of
-// them, but of the last one it gives another spelling, which is not drawn.
-class Triples final : public TokenConstraint {
- public:
-  void FillMask(std::span<const int32_t> ahead, std::span<uint32_t> allowed) override {
-    Triples after = *this;
-    for (const int32_t token : ahead) after.Commit(&token, 1);
-    if (after.place_ % 4 == 0) return;
-    for (uint32_t& word : allowed) word = 0;
-    Allow((after.last_ + 1) % 48, allowed);
-    if (after.place_ % 4 == 3) Allow((after.last_ + 2) % 48, allowed);
-  }
-  void Commit(const int32_t* tokens, int32_t num_tokens) override {
-    place_ += num_tokens;
-    last_ = tokens[num_tokens - 1];
-  }
-  std::vector<int32_t> Forced() override {
-    std::vector<int32_t> tokens;
-    for (int32_t i = place_ % 4; i % 4 != 0; ++i) {
-      tokens.push_back((tokens.empty() ? last_ : tokens.back()) + 1);
-      tokens.back() %= 48;
-    }
-    return tokens;
-  }
-  std::unique_ptr<TokenConstraint> Clone() const override {
-    return std::make_unique<Triples>(*this);
-  }
-
- private:
-  static void Allow(int32_t token, std::span<uint32_t> allowed) {
-    allowed[static_cast<size_t>(token / 32)] |= 1u << (token % 32);
-  }
-  int32_t place_ = 0;
-  int32_t last_ = 0;
-};
 
 struct ForcedCase {
   bool draft_model = false;
@@ -58,7 +23,7 @@ TEST_P(ForcedDraftsTest, ChangeNoToken) {
     requests.push_back(SimpleRequest(CountingPrompt(3 + i, i), 41));
     requests.back().sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;
     requests.back().seed = static_cast<uint64_t>(i);
-    if (i % 3 != 2) requests.back().constraint = std::make_shared<Triples>();
+    if (i % 3 != 2) requests.back().constraint = std::make_shared<Triples>(48);
   }
   FakeClock clock;
   TestSetup setup;

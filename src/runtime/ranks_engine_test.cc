@@ -1,13 +1,14 @@
 // Engines whose models are split over ranks, here threads that compute on the CPU: every family
 // gives the tokens of one rank, greedy and drawn, with drafts, shared prefixes, chunks, preemption
 // and constraints; and a rank that fails ends the open requests and nothing else.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
-
-#include <algorithm>
 
 #include "comm/in_process.h"
 #include "model/rank_source.h"
+#include "ops/testing/failing_backend.h"
 #include "runtime/testing/family_engine.h"
+#include "runtime/testing/triples.h"
 
 namespace tandem {
 namespace {
@@ -132,6 +133,33 @@ TEST_P(RanksEngineTest, GivesTheTokensOfOneRank) {
   }
 }
 
+TEST_P(RanksEngineTest, MasksOfConstraintsReachEveryRank) {
+  if (TestOnCuda()) GTEST_SKIP() << "the ranks compute on the CPU";
+  const auto& [name, size] = GetParam();
+  const auto vocab = static_cast<int32_t>(FamilySpec(name).vocab_size);
+  std::vector<Request> requests = Requests(vocab);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    if (i % 3 != 2) requests[i].constraint = std::make_shared<Triples>(vocab);
+  }
+  const auto expected = RunRequests(*Make(Options(), 1), requests);
+  EngineOptions options = Options();
+  options.draft_mode = DraftMode::kFixed;
+  options.fixed_draft_len = 3;
+  for (const int32_t lookup_ngram : {0, 2}) {
+    for (const bool forced : {false, true}) {
+      SCOPED_TRACE("lookup " + std::to_string(lookup_ngram) + (forced ? ", forced" : ""));
+      options.lookup_ngram = lookup_ngram;
+      options.draft_forced = forced;
+      const auto engine = Make(options, size);
+      const auto got = RunRequests(*engine, requests);
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i][0].tokens, expected[i][0].tokens) << "request " << i;
+      }
+      EXPECT_GT(engine->Stats().drafts_accepted, 0);
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Two, RanksEngineTest,
                          ::testing::Combine(::testing::ValuesIn(Models()), ::testing::Values(2)),
                          [](const auto& info) { return std::get<0>(info.param); });
@@ -139,6 +167,47 @@ INSTANTIATE_TEST_SUITE_P(Four, RanksEngineTest,
                          ::testing::Combine(::testing::Values("mistral", "qwen3_moe"),
                                             ::testing::Values(4)),
                          [](const auto& info) { return std::get<0>(info.param); });
+
+// ---- Ranks that fail ----
+
+class RanksFailureTest : public ::testing::TestWithParam<size_t> {
+ protected:
+  RanksFailureTest() : models_(LoadRanks("mistral", 4, true, Options().max_seq_len)) {}
+
+  // Runs three requests, which all fail: their errors.
+  std::vector<Status> Fail(Engine& engine) {
+    std::vector<RequestId> ids;
+    for (int32_t i = 0; i < 3; ++i) {
+      ids.push_back(engine.Submit(SimpleRequest(CountingPrompt(10, i), 100)).value());
+    }
+    Outputs outputs;
+    RunToEnd(engine, outputs, ids.size());
+    std::vector<Status> errors;
+    for (const RequestId id : ids) {
+      EXPECT_EQ((outputs[{id, 0}].finish), FinishReason::kFailed);
+      errors.push_back(outputs[{id, 0}].error);
+    }
+    EXPECT_FALSE(engine.Submit(SimpleRequest({1, 2}, 5)).ok());
+    EXPECT_FALSE(engine.Stats().failure.ok());
+    return errors;
+  }
+
+  SteadyClock clock_;
+  RankedModels models_;
+};
+
+TEST_P(RanksFailureTest, EveryOpenRequestIsAnsweredWhenARankLosesItsDevice) {
+  ops::FailingBackend failing(*models_.ranks[GetParam()].backend);
+  models_.ranks[GetParam()].backend = &failing;
+  const auto engine = Engine::Create(Options(), models_.ranks, clock_).value();
+  failing.LoseAfter(7);
+  for (const Status& error : Fail(*engine)) {
+    EXPECT_EQ(error.code(), Code::kUnavailable);
+    EXPECT_THAT(error.message(), testing::HasSubstr("the device is lost"));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Each, RanksFailureTest, ::testing::Values(0, 1, 3));
 
 }  // namespace
 }  // namespace tandem
