@@ -15,14 +15,15 @@ constexpr auto kSpin = std::chrono::microseconds(50);
 
 }  // namespace
 
-ThreadPool::ThreadPool(int num_threads, bool pin)
+ThreadPool::ThreadPool(int num_threads, bool pin, int first_core)
     : num_threads_(num_threads > 0 ? num_threads : AvailableCores()),
+      first_core_(first_core),
       // More threads than cores would compete for the same core: leave them to the kernel.
-      binds_(pin && num_threads_ > 1 && num_threads_ <= AvailableCores()) {
+      binds_(pin && num_threads_ > 1 && first_core + num_threads_ <= AvailableCores()) {
   try {
     for (int thread = 1; thread < num_threads_; ++thread) {
       workers_.emplace_back([this, thread] {
-        if (binds_) BindToCore(AllowedCores()[static_cast<size_t>(thread)]);
+        if (binds_) BindToCore(AllowedCores()[static_cast<size_t>(first_core_ + thread)]);
         WorkerLoop(thread);
       });
     }
@@ -35,7 +36,7 @@ ThreadPool::ThreadPool(int num_threads, bool pin)
 ThreadPool::~ThreadPool() { Stop(); }
 
 void ThreadPool::BindCaller() const {
-  if (binds_) BindToCore(AllowedCores()[0]);
+  if (binds_) BindToCore(AllowedCores()[static_cast<size_t>(first_core_)]);
 }
 
 void ThreadPool::Stop() {

@@ -19,8 +19,10 @@ namespace tandem {
 class ThreadPool {
  public:
   // `num_threads` includes the caller: 1 starts no thread; 0 means one per core of this process.
-  // When the system refuses a thread, throws std::system_error and leaves no thread running.
-  explicit ThreadPool(int num_threads, bool pin = true);
+  // Threads are pinned from the core `first_core` of the process on, which pools side by side
+  // choose so that they share none. When the system refuses a thread, throws std::system_error and
+  // leaves no thread running.
+  explicit ThreadPool(int num_threads, bool pin = true, int first_core = 0);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
@@ -66,6 +68,7 @@ class ThreadPool {
   void Stop();
 
   const int num_threads_;
+  const int first_core_;
   const bool binds_;
   std::vector<std::thread> workers_;
 

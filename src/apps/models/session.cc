@@ -14,6 +14,7 @@
 #include "apps/models/local_model.h"
 #include "apps/models/quantized_model.h"
 #include "base/log.h"
+#include "model/rank_source.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/option_rows.h"
 
@@ -287,43 +288,70 @@ AskedFormat FormatOf(const SessionOptions& options, ModelIndex model) {
 }
 
 // Under which other sessions find its weights. Those of a dummy are never shared: empty.
-std::string StoreKeyOf(const SessionOptions& options, const Opened& opened, ModelIndex index,
-                       const ops::Backend& backend) {
+std::string StoreKeyOf(const SessionOptions& options, const Opened& opened, const ModelSpec& part,
+                       ModelIndex index, const ops::Backend& backend) {
   if (opened.model.path.empty()) return {};
-  return WeightStore::KeyOf(opened.model.path, opened.model.spec, backend,
-                            FormatOf(options, index));
+  const std::string key =
+      WeightStore::KeyOf(opened.model.path, opened.model.spec, backend, FormatOf(options, index));
+  if (part.place.ranks == 1) return key;
+  return fmt::format("{}, rank {} of {}", key, part.place.rank, part.place.ranks);
 }
 
-Result<EngineModel> Load(Opened& opened, ModelIndex index, Session& session, WeightStore& store,
-                         Console& console) {
+// The weights of a rank, whose part of the model is `part`.
+Result<EngineModel> LoadPart(Opened& opened, const ModelSpec& part, ModelIndex index,
+                             const std::shared_ptr<ops::Backend>& backend, Session& session,
+                             WeightStore& store, Console& console) {
   EngineModel model{.weights = nullptr, .name = opened.model.name};
   const int64_t positions = PositionsOf(opened.model.spec, session.options.engine);
-  const std::string key = StoreKeyOf(session.options, opened, index, *session.backend);
+  const std::string key = StoreKeyOf(session.options, opened, part, index, *backend);
   model.weights = store.Find(key, positions);
-  if (model.weights == nullptr) {
-    const Turn turn(session.turns.get());
-    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Weights> loaded,
-                            LoadWeights(
-                                *opened.source.weights, *session.backend, positions,
-                                [&](double done) {
-                                  console.Progress("loading " + model.name, done);
-                                  turn.Yield();  // between layers others may serve
-                                },
-                                FormatOf(session.options, index)));
-    // The memory belongs to the backend, which so lives as long as the weights.
-    const Weights* const weights = loaded.get();
-    using Owners = std::pair<std::shared_ptr<ops::Backend>, std::shared_ptr<const Weights>>;
-    auto owners = std::make_shared<Owners>(session.backend, std::move(loaded));
-    model.weights = std::shared_ptr<const Weights>(std::move(owners), weights);
-    if (!key.empty()) store.Keep(key, model.weights);
-  }
-  opened.source.weights.reset();  // packed: the files need not stay mapped
+  if (model.weights != nullptr) return model;
+  const std::string rank = part.place.ranks == 1 ? "" : fmt::format(", rank {}", part.place.rank);
+  RankSource source(*opened.source.weights, part);
+  const Turn turn(session.turns.get());
+  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Weights> loaded,
+                          LoadWeights(
+                              source, *backend, positions,
+                              [&](double done) {
+                                console.Progress("loading " + model.name + rank, done);
+                                turn.Yield();  // between layers others may serve
+                              },
+                              FormatOf(session.options, index)));
+  // The memory belongs to the backend, which so lives as long as the weights.
+  const Weights* const weights = loaded.get();
+  using Owners = std::pair<std::shared_ptr<ops::Backend>, std::shared_ptr<const Weights>>;
+  auto owners = std::make_shared<Owners>(backend, std::move(loaded));
+  model.weights = std::shared_ptr<const Weights>(std::move(owners), weights);
+  if (!key.empty()) store.Keep(key, model.weights);
   return model;
 }
 
-Result<ModelMemory> MemoryOf(const SessionOptions& options, const Opened& opened, ModelIndex index,
+// Loads a model on every rank of the session.
+Status Load(Opened& opened, ModelIndex index, Session& session, WeightStore& store,
+            Console& console) {
+  const bool is_target = index == ModelIndex::kTarget;
+  const RankOptions& ranks = session.options.ranks;
+  TANDEM_ASSIGN_OR_RETURN(
+      const std::vector<ModelSpec> parts,
+      is_target ? TargetParts(opened.model.spec, ranks) : DraftParts(opened.model.spec, ranks));
+  for (size_t rank = 0; rank < parts.size(); ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(
+        EngineModel model,
+        LoadPart(opened, parts[rank], index, session.backends[rank], session, store, console));
+    if (rank == 0) {
+      (is_target ? session.target_weights : session.draft_weights) = std::move(model);
+    } else {
+      EngineRank& other = session.other_ranks[rank - 1];
+      (is_target ? other.target : other.draft) = std::move(model);
+    }
+  }
+  opened.source.weights.reset();  // packed: the files need not stay mapped
+  return {};
+}
+
+// Of a rank, whose part of the model is `spec`.
+Result<ModelMemory> MemoryOf(const SessionOptions& options, const ModelSpec& spec, ModelIndex index,
                              ops::Backend& backend) {
-  const ModelSpec& spec = opened.model.spec;
   const AskedFormat kept = FormatOf(options, index);
   const Status loadable = CheckLoadable(spec, backend, kept);
   if ((kept.layers || kept.head) && loadable.code() == Code::kUnimplemented) {
@@ -354,11 +382,13 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   const LoadQuantization load = LoadQuantizationRows().Read(values);
   NameIdleQuantization(values, load);
   options.backend = BackendOptionRows().Read(values);
+  options.ranks = RankOptionRows().Read(values);
   // Before there is a backend: quantizing needs the memory and the threads of its own.
   TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options, shared.check));
   TANDEM_ASSIGN_OR_RETURN(const PairFolders folders,
                           FindFolders(options, names, load, dtype, console, shared.check));
-  TANDEM_ASSIGN_OR_RETURN(opening.backend, shared.devices.BackendFor(options.backend));
+  TANDEM_ASSIGN_OR_RETURN(
+      opening.backend, shared.devices.BackendFor(BackendOfRank(options.backend, options.ranks, 0)));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
   TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, dtype, *opening.backend));
@@ -378,28 +408,37 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
 
 Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
   ops::Backend& backend = *opening.backend;
+  const SessionOptions& options = opening.options;
   const OpenedPair& pair = opening.pair;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<ModelSpec> target_parts,
+                          TargetParts(pair.target.model.spec, options.ranks));
   TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
-                          MemoryOf(opening.options, pair.target, ModelIndex::kTarget, backend));
+                          MemoryOf(options, target_parts.front(), ModelIndex::kTarget, backend));
+  std::vector<ModelSpec> draft_parts;
   ModelMemory draft;
   if (pair.draft) {
+    TANDEM_ASSIGN_OR_RETURN(draft_parts, DraftParts(pair.draft->model.spec, options.ranks));
     TANDEM_ASSIGN_OR_RETURN(draft,
-                            MemoryOf(opening.options, *pair.draft, ModelIndex::kDraft, backend));
+                            MemoryOf(options, draft_parts.front(), ModelIndex::kDraft, backend));
   }
-  const auto bytes_to_load = [&](const Opened& opened, ModelIndex index,
-                                 const ModelMemory& memory) {
-    const std::string key = StoreKeyOf(opening.options, opened, index, backend);
+  const auto bytes_to_load = [&](const Opened& opened, const std::vector<ModelSpec>& parts,
+                                 ModelIndex index, const ModelMemory& memory) {
+    const std::string key = StoreKeyOf(options, opened, parts.front(), index, backend);
     const auto found = store.Find(key, memory.max_positions);
     return found == nullptr ? memory.weight_bytes : 0;
   };
-  int64_t weight_bytes = bytes_to_load(pair.target, ModelIndex::kTarget, target);
-  if (pair.draft) weight_bytes += bytes_to_load(*pair.draft, ModelIndex::kDraft, draft);
-  const int64_t free_bytes = backend.FreeBytes();
+  int64_t weight_bytes = bytes_to_load(pair.target, target_parts, ModelIndex::kTarget, target);
+  if (pair.draft) {
+    weight_bytes += bytes_to_load(*pair.draft, draft_parts, ModelIndex::kDraft, draft);
+  }
+  // Ranks on the CPU share its memory.
+  const bool shares = backend.device().kind == Device::Kind::kCpu;
+  const int64_t free_bytes = backend.FreeBytes() / (shares ? options.ranks.target : 1);
   if (weight_bytes > free_bytes) {
     return FailedPrecondition(fmt::format("the weights need {}, {} are free",
                                           FormatBytes(weight_bytes), FormatBytes(free_bytes)));
   }
-  return PlanEngine(opening.options.engine, target, draft, backend, free_bytes - weight_bytes);
+  return PlanEngine(options.engine, target, draft, backend, free_bytes - weight_bytes);
 }
 
 // What weights may be rounded to while loading.
@@ -470,7 +509,7 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
   return Join({ModelOptionRows().specs(), SourceOptionRows().specs(), FolderOptionRows().specs(),
                ConfigOptionRows().specs(), LoadQuantizationRows().specs(), own,
-               EngineOptionRows().specs(), BackendOptionRows().specs()});
+               EngineOptionRows().specs(), RankOptionRows().specs(), BackendOptionRows().specs()});
 }
 
 Result<std::filesystem::path> EmbeddedPairFolder() {
@@ -485,20 +524,28 @@ Result<std::filesystem::path> EmbeddedPairFolder() {
 
 Status MakeEngine(Session& session, const EngineOptions& options) {
   session.engine.reset();
+  std::vector<EngineRank> ranks = {{.backend = session.backend.get(),
+                                    .ranks = {},
+                                    .target = session.target_weights,
+                                    .draft = session.draft_weights}};
+  ranks.insert(ranks.end(), session.other_ranks.begin(), session.other_ranks.end());
+  auto communicators = MakeCommunicators(session.backends);
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks[rank].ranks = std::move(communicators[rank]);
+  }
   TANDEM_ASSIGN_OR_RETURN(session.engine,
-                          Engine::Create(options, session.target_weights, session.draft_weights,
-                                         *session.backend, session.clock, session.turns));
+                          Engine::Create(options, ranks, session.clock, session.turns));
   return {};
 }
 
 Status LoadDummyDraft(double acceptance, Session& session, Console& console) {
   session.engine.reset();
   session.draft_weights = {};
+  for (EngineRank& rank : session.other_ranks) rank.draft = {};
   TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenDummyDraft(session.options, acceptance,
                                                         session.target.spec, *session.backend));
   WeightStore none;  // a dummy is never shared
-  TANDEM_ASSIGN_OR_RETURN(session.draft_weights,
-                          Load(opened, ModelIndex::kDraft, session, none, console));
+  TANDEM_RETURN_IF_ERROR(Load(opened, ModelIndex::kDraft, session, none, console));
   session.draft = std::make_unique<LoadedModel>(std::move(opened.model));
   return {};
 }
@@ -512,16 +559,22 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   TANDEM_RETURN_IF_ERROR(PlanOf(opening, shared->weights).status());
   OpenedPair& pair = opening.pair;
   auto session = std::make_unique<Session>();
-  session->backend = std::move(opening.backend);
+  session->backend = opening.backend;
   session->turns = shared->devices.TurnsOf(session->backend->device());
   session->options = std::move(opening.options);
   session->embedded = pair.embedded;
-  TANDEM_ASSIGN_OR_RETURN(session->target_weights, Load(pair.target, ModelIndex::kTarget, *session,
-                                                        shared->weights, console));
+  TANDEM_ASSIGN_OR_RETURN(session->backends,
+                          MakeRankBackends(session->options.backend, session->options.ranks,
+                                           std::move(opening.backend)));
+  for (size_t rank = 1; rank < session->backends.size(); ++rank) {
+    session->other_ranks.emplace_back().backend = session->backends[rank].get();
+  }
+  TANDEM_RETURN_IF_ERROR(
+      Load(pair.target, ModelIndex::kTarget, *session, shared->weights, console));
   session->target = std::move(pair.target.model);
   if (pair.draft) {
-    TANDEM_ASSIGN_OR_RETURN(session->draft_weights, Load(*pair.draft, ModelIndex::kDraft, *session,
-                                                         shared->weights, console));
+    TANDEM_RETURN_IF_ERROR(
+        Load(*pair.draft, ModelIndex::kDraft, *session, shared->weights, console));
     session->draft = std::make_unique<LoadedModel>(std::move(pair.draft->model));
   }
   TANDEM_RETURN_IF_ERROR(MakeEngine(*session, session->options.engine));

@@ -12,6 +12,7 @@
 
 #include "apps/cli/command.h"
 #include "apps/models/devices.h"
+#include "apps/models/ranks.h"
 #include "apps/models/weight_store.h"
 #include "base/bound_options.h"
 #include "base/clock.h"
@@ -46,6 +47,7 @@ struct ModelOptions {
 struct SessionOptions {
   ModelOptions models;
   BackendOptions backend;
+  RankOptions ranks;
   EngineOptions engine;
 };
 
@@ -76,13 +78,16 @@ struct SharedResources {
 
 struct Session {
   SteadyClock clock;
-  std::shared_ptr<ops::Backend> backend;
-  std::shared_ptr<Turns> turns;  // of the engines on the backend's device
+  std::vector<std::shared_ptr<ops::Backend>> backends;  // of each rank; at least one
+  std::shared_ptr<ops::Backend> backend;                // of the first
+  std::shared_ptr<Turns> turns;                         // of the engines on the backend's device
   LoadedModel target;
   std::unique_ptr<LoadedModel> draft;  // null without one
-  // Parts of the engine, kept so that another engine can be made without loading again.
+  // Parts of the engine, kept so that another engine can be made without loading again: those of
+  // the first rank, and of the others.
   EngineModel target_weights;
   EngineModel draft_weights;
+  std::vector<EngineRank> other_ranks;
   SessionOptions options;  // as they were settled for these models and this device
   std::unique_ptr<Engine> engine;
   bool embedded = false;  // the embedded pair was taken because no model was named

@@ -1,0 +1,37 @@
+// The ranks of a session: on how many devices its models lie.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "apps/models/devices.h"
+#include "base/bound_options.h"
+#include "comm/communicator.h"
+#include "model/spec.h"
+#include "ops/backend.h"
+
+namespace tandem::apps {
+
+struct RankOptions {
+  int32_t target = 1;  // ranks that the target is split over
+  int32_t draft = 0;   // the same of the draft, or 1: whole on each rank; 0: split if it can be
+};
+
+const BoundOptions<RankOptions>& RankOptionRows();
+
+// The options of the backend of rank `rank`: its share of the threads and cores.
+BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& ranks, int32_t rank);
+// One for each rank, `first` being the first one's. UNIMPLEMENTED on a GPU.
+Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
+    const BackendOptions& options, const RankOptions& ranks, std::shared_ptr<ops::Backend> first);
+// Those of one engine on these backends; null where there is one.
+std::vector<std::shared_ptr<Communicator>> MakeCommunicators(
+    const std::vector<std::shared_ptr<ops::Backend>>& backends);
+
+// The parts of a model that the ranks hold, that of rank 0 first; all of it where it is not split.
+// Errors name the option.
+Result<std::vector<ModelSpec>> TargetParts(const ModelSpec& spec, const RankOptions& ranks);
+Result<std::vector<ModelSpec>> DraftParts(const ModelSpec& spec, const RankOptions& ranks);
+
+}  // namespace tandem::apps
