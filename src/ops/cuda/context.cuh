@@ -1,5 +1,5 @@
 // Shared by the CUDA ops: the device, its stream, and the handling of failed calls. Used only in
-// ops/cuda.
+// ops/cuda and comm/cuda.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -10,6 +10,9 @@
 
 namespace tandem {
 class Status;
+}
+namespace tandem::ops {
+class Backend;
 }
 
 namespace tandem::ops::cuda {
@@ -24,6 +27,9 @@ struct Context {
   bool batch_invariant = false;
   cudaStream_t stream = nullptr;
 };
+
+// Of a backend made by MakeCudaBackend; null of any other. Valid as long as the backend.
+const Context* ContextOf(const Backend& backend);
 
 // Whether this build's kernels for warpgroups (wgmma.cuh) run on the device.
 inline bool HasWarpgroups([[maybe_unused]] const Context& context) {

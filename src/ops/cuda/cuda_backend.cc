@@ -77,6 +77,7 @@ class CudaBackend final : public Backend {
                        context_.batch_invariant ? ", batch-invariant" : "");
   }
   Device device() const override { return {Device::Kind::kCuda, context_.device}; }
+  const cuda::Context& context() const { return context_; }
   Ops& ops() override { return ops_; }
   RoundOps& round() override { return round_; }
   void WarmUp(const std::function<void()>& work) override { ops_.WarmUp(work); }
@@ -297,6 +298,11 @@ Status WhyNotStarted(int device) {
 }
 
 }  // namespace
+
+const cuda::Context* cuda::ContextOf(const Backend& backend) {
+  const auto* const gpu = dynamic_cast<const CudaBackend*>(&backend);
+  return gpu == nullptr ? nullptr : &gpu->context();
+}
 
 int NumCudaDevices() {
   int count = 0;

@@ -1,0 +1,25 @@
+// The kernels of GPU ranks. Each function enqueues one kernel on the rank's stream; every rank
+// calls it with a tensor of the same shape and type. Used only in comm/cuda.
+#pragma once
+
+#include "comm/cuda/links.cuh"
+#include "ops/cuda/context.cuh"
+#include "tensor/tensor.h"
+
+namespace tandem::cuda_ranks {
+
+// The rows become their sum over the ranks. Both ways give the same bits. With n ranks and B bytes,
+// one-shot sends 2 (n - 1) B bytes from each rank and waits for one transfer; two-shot sends
+// 2 (n - 1) / n B and waits for two flags and two reads.
+void EnqueueOneShot(const ops::cuda::Context& context, const Links& links, const Tensor& rows);
+void EnqueueTwoShot(const ops::cuda::Context& context, const Links& links, const Tensor& rows);
+// fp32. part: [rows, n], all: [rows, columns]; fewer than 2^31 elements in `part`.
+void EnqueueGather(const ops::cuda::Context& context, const Links& links, const Tensor& part,
+                   const Tensor& all);
+
+// Load the kernels for this many ranks onto the current GPU (LoadKernel).
+void LoadOneShot(int ranks);
+void LoadTwoShot(int ranks);
+void LoadGather();
+
+}  // namespace tandem::cuda_ranks

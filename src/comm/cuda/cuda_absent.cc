@@ -1,0 +1,11 @@
+// The GPU ranks of a build without a CUDA compiler: there are none.
+#include "comm/cuda/cuda_ranks.h"
+
+namespace tandem {
+
+Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
+    std::span<ops::Backend* const> /*backends*/) {
+  return Unavailable("this program was built without CUDA; ./setup --cuda, then build it again");
+}
+
+}  // namespace tandem

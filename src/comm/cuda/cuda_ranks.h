@@ -1,0 +1,26 @@
+// Ranks that are GPUs of one process, one host thread each: they read and write each other's
+// memory over NVLink or PCIe. A function enqueues one kernel on the backend's stream; it allocates
+// nothing and does not wait. A graph that contains such calls can be launched any number of times,
+// as long as all ranks launch theirs.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/communicator.h"
+#include "ops/backend.h"
+
+namespace tandem {
+
+// One for each backend, in their order, for one to eight different GPUs. AllReduce takes fp32, bf16
+// and fp16, GatherColumns fp32, of any size. They may be destroyed in any order, each before its
+// backend and from any thread; a rank whose communicator is destroyed has left.
+//
+// FAILED_PRECONDITION when two of the GPUs cannot read each other's memory, INVALID_ARGUMENT for
+// other backends, RESOURCE_EXHAUSTED without the memory (22 to 36 MiB on each GPU), UNAVAILABLE
+// when a GPU has failed or this program was built without CUDA.
+Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
+    std::span<ops::Backend* const> backends);
+
+}  // namespace tandem

@@ -1,0 +1,240 @@
+#include "comm/cuda/stream_ranks.cuh"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <atomic>
+#include <utility>
+
+#include "base/check.h"
+#include "base/mutex.h"
+#include "comm/cuda/collectives.cuh"
+#include "comm/in_process.h"
+
+namespace tandem::cuda_ranks {
+namespace {
+
+using ops::cuda::CheckCuda;
+using ops::cuda::Context;
+
+// Restores the thread's current GPU.
+class CurrentGpu {
+ public:
+  CurrentGpu() { CheckCuda(cudaGetDevice(&device_), "the current GPU"); }
+  ~CurrentGpu() { CheckCuda(cudaSetDevice(device_), "choosing the GPU"); }
+  CurrentGpu(const CurrentGpu&) = delete;
+  CurrentGpu& operator=(const CurrentGpu&) = delete;
+
+ private:
+  int device_ = 0;
+};
+
+// Memory of one GPU that the others read and write. From a pool of its own:
+// cudaDeviceEnablePeerAccess would map every allocation of the process on all GPUs, and make
+// allocating and freeing on one of them wait for the kernels of the others.
+class PeerMemory {
+ public:
+  PeerMemory() = default;
+  ~PeerMemory() {
+    cudaFree(data_);
+    if (pool_ != nullptr) cudaMemPoolDestroy(pool_);
+  }
+  PeerMemory(PeerMemory&& other) noexcept
+      : pool_(std::exchange(other.pool_, nullptr)), data_(std::exchange(other.data_, nullptr)) {}
+  PeerMemory& operator=(PeerMemory&&) = delete;
+
+  // On the GPU of contexts[rank], which is the current one; zeroed. Null if that fails.
+  static PeerMemory Allocate(std::span<const Context> contexts, size_t rank, size_t bytes);
+  void* data() const { return data_; }
+
+ private:
+  cudaMemPool_t pool_ = nullptr;
+  void* data_ = nullptr;
+};
+
+PeerMemory PeerMemory::Allocate(std::span<const Context> contexts, size_t rank, size_t bytes) {
+  const Context& own = contexts[rank];
+  PeerMemory memory;
+  cudaMemPoolProps properties{};
+  properties.allocType = cudaMemAllocationTypePinned;
+  properties.location.type = cudaMemLocationTypeDevice;
+  properties.location.id = own.device;
+  std::vector<cudaMemAccessDesc> access;
+  for (const Context& peer : contexts) {
+    if (peer.device == own.device) continue;
+    cudaMemAccessDesc& one = access.emplace_back();
+    one.location.type = cudaMemLocationTypeDevice;
+    one.location.id = peer.device;
+    one.flags = cudaMemAccessFlagsProtReadWrite;
+  }
+  cudaError_t error = cudaMemPoolCreate(&memory.pool_, &properties);
+  if (error == cudaSuccess && !access.empty()) {
+    error = cudaMemPoolSetAccess(memory.pool_, access.data(), access.size());
+  }
+  if (error == cudaSuccess) {
+    error = cudaMallocFromPoolAsync(&memory.data_, bytes, memory.pool_, own.stream);
+  }
+  if (error == cudaSuccess) error = cudaMemsetAsync(memory.data_, 0, bytes, own.stream);
+  if (error == cudaSuccess) error = cudaStreamSynchronize(own.stream);
+  CheckCuda(error, "memory that the GPUs share");
+  return memory;
+}
+
+// What the ranks share. Freed by the last one, when no rank's kernels run any more.
+class Meeting {
+ public:
+  Meeting() { CheckCuda(cudaMallocHost(&stop_, sizeof(uint32_t)), "pinned memory"); }
+  ~Meeting() { cudaFreeHost(stop_); }
+  Meeting(const Meeting&) = delete;
+  Meeting& operator=(const Meeting&) = delete;
+
+  // What the ranks' kernels use; its failure, if any.
+  Status Prepare(std::span<const Context> contexts);
+  Links LinksOf(int rank) const {
+    Links links = links_;
+    links.rank = rank;
+    return links;
+  }
+
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  void Fail(const Status& why) {
+    const MutexLock lock(mutex_);
+    if (!failure_.ok()) return;
+    failure_ = why;
+    failed_.store(true, std::memory_order_release);
+    std::atomic_ref(*stop_).store(1, std::memory_order_release);
+  }
+  Status failure() const {
+    const MutexLock lock(mutex_);
+    return failure_;
+  }
+
+ private:
+  uint32_t* stop_ = nullptr;  // pinned: the waiting kernels look at it
+  std::vector<PeerMemory> memory_;
+  Links links_{};  // of no rank
+  std::atomic<bool> failed_ = false;
+  mutable Mutex mutex_;
+  Status failure_ TANDEM_GUARDED_BY(mutex_);
+};
+
+Status Meeting::Prepare(std::span<const Context> contexts) {
+  TANDEM_RETURN_IF_ERROR(ops::cuda::TakeFailure());
+  *stop_ = 0;
+  links_.stop = stop_;
+  links_.size = static_cast<int>(contexts.size());
+  links_.max_blocks = kMaxBlocks;
+  memory_.reserve(contexts.size());
+  for (size_t rank = 0; rank < contexts.size(); ++rank) {
+    CheckCuda(cudaSetDevice(contexts[rank].device), "choosing the GPU");
+    memory_.push_back(PeerMemory::Allocate(contexts, rank, RankMemory::Bytes(links_.size)));
+    links_.memory[rank] = static_cast<RankMemory*>(memory_.back().data());
+    links_.max_blocks = std::min(links_.max_blocks, contexts[rank].num_sms);
+    LoadOneShot(links_.size);
+    LoadTwoShot(links_.size);
+    LoadGather();
+    TANDEM_RETURN_IF_ERROR(ops::cuda::TakeFailure().Annotate(
+        fmt::format("GPU {} as rank {}", contexts[rank].device, rank)));
+  }
+  return {};
+}
+
+class StreamRank final : public Communicator {
+ public:
+  // `host`: the same rank, for what lies in the host's memory.
+  StreamRank(std::shared_ptr<Meeting> meeting, std::unique_ptr<Communicator> host, int rank,
+             const Context& context, int64_t one_shot_bytes)
+      : meeting_(std::move(meeting)),
+        host_(std::move(host)),
+        links_(meeting_->LinksOf(rank)),
+        context_(context),
+        one_shot_bytes_(one_shot_bytes) {}
+  // Its kernels end, because none waits for a peer any more.
+  ~StreamRank() override {
+    Fail(Unavailable(fmt::format("rank {} has left", links_.rank)));
+    cudaStreamSynchronize(context_.stream);
+  }
+  StreamRank(const StreamRank&) = delete;
+  StreamRank& operator=(const StreamRank&) = delete;
+
+  int rank() const override { return links_.rank; }
+  int size() const override { return links_.size; }
+
+  void AllReduce(const Tensor& rows) override {
+    if (size() == 1 || rows.NumElements() == 0 || meeting_->failed()) return;
+    if (rows.NumBytes() <= one_shot_bytes_) {
+      EnqueueOneShot(context_, links_, rows);
+    } else {
+      EnqueueTwoShot(context_, links_, rows);
+    }
+  }
+  void GatherColumns(const Tensor& part, const Tensor& all) override {
+    TANDEM_CHECK(part.dim(0) == all.dim(0), "a part has other rows");
+    if (part.NumElements() == 0 || meeting_->failed()) return;
+    EnqueueGather(context_, links_, part, all);
+  }
+
+  void Broadcast(std::span<std::byte> bytes) override { host_->Broadcast(bytes); }
+
+  void Fail(const Status& why) override {
+    meeting_->Fail(why);
+    host_->Fail(why);
+  }
+  Status status() const override { return meeting_->failure(); }
+
+ private:
+  const std::shared_ptr<Meeting> meeting_;
+  const std::unique_ptr<Communicator> host_;
+  const Links links_;
+  const Context context_;
+  const int64_t one_shot_bytes_;
+};
+
+// From about this size on, two-shot is faster.
+int64_t OneShotBytes(int ranks) {
+  if (ranks <= 2) return int64_t{1} << 20;
+  return ranks <= 4 ? int64_t{512} << 10 : int64_t{256} << 10;
+}
+
+Status CheckGpus(std::span<const Context> contexts) {
+  if (contexts.empty() || contexts.size() > kMaxRanks) {
+    return InvalidArgument(
+        fmt::format("{} GPUs as ranks; there can be 1 to {}", contexts.size(), kMaxRanks));
+  }
+  for (const Context& one : contexts) {
+    for (const Context& other : contexts) {
+      if (&one == &other) continue;
+      if (one.device == other.device) {
+        return InvalidArgument(fmt::format("GPU {} is two ranks at once", one.device));
+      }
+      int can = 0;
+      CheckCuda(cudaDeviceCanAccessPeer(&can, one.device, other.device), "the GPUs' links");
+      if (can == 0) {
+        return FailedPrecondition(
+            fmt::format("GPU {} cannot read the memory of GPU {}", one.device, other.device));
+      }
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<std::vector<std::unique_ptr<Communicator>>> MakeStreamRanks(
+    std::span<const Context> contexts, const StreamRanksOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckGpus(contexts));
+  const CurrentGpu restored;
+  const auto meeting = std::make_shared<Meeting>();
+  TANDEM_RETURN_IF_ERROR(meeting->Prepare(contexts));
+  std::vector<std::unique_ptr<Communicator>> hosts =
+      MakeInProcessRanks(static_cast<int>(contexts.size()));
+  std::vector<std::unique_ptr<Communicator>> ranks;
+  for (size_t rank = 0; rank < contexts.size(); ++rank) {
+    ranks.push_back(std::make_unique<StreamRank>(
+        meeting, std::move(hosts[rank]), static_cast<int>(rank), contexts[rank],
+        options.one_shot_bytes.value_or(OneShotBytes(static_cast<int>(contexts.size())))));
+  }
+  return ranks;
+}
+
+}  // namespace tandem::cuda_ranks

@@ -1,0 +1,116 @@
+// All-reduce of many bytes: a block cuts its part of the rows into a share for each rank. Each rank
+// reads its own share from all peers and adds it up; then all read the sums of the other shares.
+#include <algorithm>
+#include <bit>
+
+#include "comm/cuda/collectives.cuh"
+#include "comm/cuda/exchange.cuh"
+#include "ops/cuda/dependent_launch.cuh"
+
+namespace tandem::cuda_ranks {
+namespace {
+
+// A block handles `share` pieces of each rank in a round.
+template <typename T, int kMost, bool kWhole>
+__global__ void __launch_bounds__(kPieceThreads)
+    TwoShotKernel(const __grid_constant__ Links links, T* rows, int64_t count, int share) {
+  constexpr int kElements = 16 / sizeof(T);
+  constexpr int kBatch = 8 / kMost;  // of sums, so that 8 loads are under way
+  using Pack = ops::cuda::Pack<T, kElements>;
+  ops::cuda::BeginKernel();
+  RankMemory& own = Own(links);
+  uint64_t round = own.piece_rounds[blockIdx.x];
+  if (round == kGivenUp) return;
+  const int own_begin = links.rank * share;
+  uint4* const sums = own.sums[blockIdx.x];
+
+  const int64_t step = int64_t{links.size} * share * kElements;
+  for (int64_t begin = blockIdx.x * step; begin < count; begin += gridDim.x * step) {
+    ++round;
+    const auto store = [&](int piece, const uint4& value) {
+      StoreElements<T, kElements, kWhole>(rows, begin + int64_t{piece} * kElements, count,
+                                          std::bit_cast<Pack>(value));
+    };
+
+    uint4* const staged = own.staged[round % 2][blockIdx.x];
+    MovePieces<8>(
+        links.size * share,
+        [&](int i) {
+          return std::bit_cast<uint4>(
+              LoadElements<T, kElements, kWhole>(rows, begin + int64_t{i} * kElements, count));
+        },
+        [&](int i, const uint4& value) { staged[i] = value; });
+    if (!Meet(links, kStaged, round)) {
+      round = kGivenUp;
+      break;
+    }
+    // All peers have finished the previous round, so its sums may be overwritten.
+    for (int i = static_cast<int>(threadIdx.x); i < share; i += kBatch * kPieceThreads) {
+      uint4 pieces[kBatch][kMost];
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+#pragma unroll
+        for (int from = 0; from < kMost; ++from) {
+          const int piece = i + b * kPieceThreads;
+          if (piece >= share || from >= links.size) break;
+          pieces[b][from] =
+              LoadPiece(&links.memory[from]->staged[round % 2][blockIdx.x][own_begin + piece]);
+        }
+      }
+#pragma unroll
+      for (int b = 0; b < kBatch; ++b) {
+        const int piece = i + b * kPieceThreads;
+        if (piece >= share) break;
+        Sum<T, kElements> sum;
+#pragma unroll
+        for (int from = 0; from < kMost; ++from) {
+          if (from >= links.size) break;
+          sum.Add(std::bit_cast<Pack>(pieces[b][from]), from == 0);
+        }
+        const auto rounded = std::bit_cast<uint4>(sum.Rounded());
+        sums[piece] = rounded;
+        store(own_begin + piece, rounded);
+      }
+    }
+    if (!Meet(links, kSummed, round)) {
+      round = kGivenUp;
+      break;
+    }
+    // The other ranks' shares.
+    const auto other = [&](int i) { return i < own_begin ? i : i + share; };
+    MovePieces<8>(
+        (links.size - 1) * share,
+        [&](int i) {
+          const int from = other(i) / share;
+          return LoadPiece(&links.memory[from]->sums[blockIdx.x][other(i) - from * share]);
+        },
+        [&](int i, const uint4& value) { store(other(i), value); });
+  }
+  if (threadIdx.x == 0) own.piece_rounds[blockIdx.x] = round;
+}
+
+}  // namespace
+
+void EnqueueTwoShot(const ops::cuda::Context& context, const Links& links, const Tensor& rows) {
+  using ops::cuda::CeilDiv;
+  constexpr int64_t kWarp = 32;  // whole warps read a share
+  const int64_t pieces = CeilDiv(rows.NumBytes(), 16);
+  const int64_t most = kPiecesPerBlock / links.size / kWarp * kWarp;
+  const int64_t share =
+      std::min(most, CeilDiv(pieces, kWarp * links.size * links.max_blocks) * kWarp);
+  const int64_t blocks = std::min<int64_t>(CeilDiv(pieces, links.size * share), links.max_blocks);
+  WithRows<16>(rows, links.size, [&](auto element, auto most_ranks, auto whole) {
+    using T = decltype(element);
+    ops::cuda::LaunchEarly(context, "TwoShot", TwoShotKernel<T, most_ranks, whole>,
+                           dim3(static_cast<unsigned>(blocks)), kPieceThreads, 0, links,
+                           rows.As<T>(), rows.NumElements(), static_cast<int>(share));
+  });
+}
+
+void LoadTwoShot(int ranks) {
+  ForEachKindOfRows(ranks, [](auto element, auto most, auto whole) {
+    LoadKernel(TwoShotKernel<decltype(element), most, whole>);
+  });
+}
+
+}  // namespace tandem::cuda_ranks
