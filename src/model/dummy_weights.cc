@@ -1,5 +1,6 @@
 #include "model/dummy_weights.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <numeric>
@@ -42,11 +43,14 @@ bool IsOutputNorm(const ModelSpec& spec, const WeightId& id) {
 }
 
 // Every weight has a separate random stream, whatever the order in which weights are requested.
-uint64_t StreamOf(const WeightId& id) {
+// A rank's part has values of its own; of what is whole on every rank all have the same.
+uint64_t StreamOf(const WeightId& id, const RankPlace& place) {
   constexpr uint64_t kMaxRoles = 256;
   const uint64_t of_model =
       static_cast<uint64_t>(id.expert) * kMaxLayers + static_cast<uint64_t>(id.layer);
-  return 1 + of_model * kMaxRoles + static_cast<uint64_t>(id.role);
+  const uint64_t of_all = 1 + of_model * kMaxRoles + static_cast<uint64_t>(id.role);
+  const bool whole = RowOf(id.role).shard == ShardRule::kWhole;
+  return of_all + (whole ? 0 : static_cast<uint64_t>(place.rank) << 48);
 }
 
 constexpr int64_t kGrainBytes = int64_t{256} << 10;  // a thread's piece: some tens of microseconds
@@ -217,7 +221,10 @@ Result<Tensor> DummySource::Get(const WeightId& id) {
       FillVectors(out, [this](int64_t row) { return map_.VectorOfEmbedding(row); });
       break;
     case DummyValues::kHead:
-      FillVectors(out, [this](int64_t row) { return map_.VectorOfHead(row); });
+      FillVectors(out, [this](int64_t row) {
+        const int64_t token = spec_.place.rank * spec_.head_rows() + row;
+        return map_.VectorOfHead(std::min(token, spec_.vocab_size - 1));
+      });
       break;
     case DummyValues::kZeros:
       FillConstant(out, 0.0f);
@@ -233,7 +240,8 @@ Result<Tensor> DummySource::Get(const WeightId& id) {
     case DummyValues::kProduct:
     case DummyValues::kScores:
     case DummyValues::kToResidual:
-      FillRandom(out, StreamOf(id), values, normed && values == DummyValues::kToResidual);
+      FillRandom(out, StreamOf(id, spec_.place), values,
+                 normed && values == DummyValues::kToResidual);
   }
   return out;
 }

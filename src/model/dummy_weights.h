@@ -54,7 +54,8 @@ class DummySource final : public WeightSource {
  public:
   // A tied model gets a separate head (tied, it would repeat one token for ever), which costs a
   // decode step the same bytes. Weights are of the spec's type, even those that the model has in
-  // fp8.
+  // fp8. The spec may be that of a rank (RankSpec): its layers have values of their own, and the
+  // ranks together have the same map.
   static Result<std::unique_ptr<DummySource>> FromSpec(ModelSpec spec,
                                                        const DummyOptions& options = {});
 

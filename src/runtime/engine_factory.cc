@@ -124,6 +124,12 @@ Result<EnginePlan> PlanRanks(const EngineOptions& asked, const std::vector<Engin
   return plan;
 }
 
+// The rank's device is the thread's from here on. A CPU has no such thing; binding would pin the
+// caller to a core.
+void Enter(const EngineRank& rank) {
+  if (rank.backend->device().kind == Device::Kind::kCuda) rank.backend->BindThread();
+}
+
 // The models and the state of one rank.
 Result<std::unique_ptr<RoundExecutor>> MakeExecutor(const EnginePlan& plan, const EngineRank& rank,
                                                     const Clock& clock, Heartbeat* heartbeat) {
@@ -204,11 +210,13 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   std::vector<RankParts> executors;
   for (const EngineRank& rank : ranks) {
     Heartbeat* const heartbeat = executors.empty() ? parts.heartbeat.get() : nullptr;
+    Enter(rank);
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
                             MakeExecutor(plan, rank, clock, heartbeat));
     parts.memory += MemoryUseOf(memory, executor->pinned_bytes(), *rank.backend);
     executors.push_back({rank.ranks, std::move(executor)});
   }
+  Enter(leader);
   if (leader.ranks == nullptr) {
     parts.executor = std::move(executors.front().executor);
   } else {
@@ -224,8 +232,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                   .vocab = parts.vocab_size,
                                   .draft_model = parts.limits.draft_model,
                                   .draft_max_positions = parts.limits.draft_max_positions};
-    TANDEM_RETURN_IF_ERROR(Rehearse(*parts.executor, config, scope, *leader.backend, clock, turn,
-                                    adaptive ? &parts.costs : nullptr));
+    TANDEM_RETURN_IF_ERROR(
+        Rehearse(*parts.executor, config, scope, clock, turn, adaptive ? &parts.costs : nullptr));
   }
   // Waits until the work enqueued since loading has run, or the device has failed.
   for (const EngineRank& rank : ranks) TANDEM_RETURN_IF_ERROR(rank.backend->Synchronize());

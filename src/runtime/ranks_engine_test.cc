@@ -1,9 +1,11 @@
-// Engines whose models are split over ranks, here threads that compute on the CPU: every family
-// gives the tokens of one rank, greedy and drawn, with drafts, shared prefixes, chunks, preemption
-// and constraints; and a rank that fails ends the open requests and nothing else.
+// Engines whose models are split over ranks, threads that compute on the CPU or each on a GPU of
+// its own: every family gives the tokens of one rank, greedy and drawn, with drafts, shared
+// prefixes, chunks, preemption and constraints; and a rank that fails ends the open requests and
+// nothing else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/cuda/cuda_ranks.h"
 #include "comm/in_process.h"
 #include "model/rank_source.h"
 #include "ops/testing/failing_backend.h"
@@ -31,22 +33,42 @@ EngineModel LoadRank(const std::string& name, DType dtype, const RankPlace& plac
   return {*weights, name};
 }
 
+std::unique_ptr<ops::Backend> MakeRankBackend(int rank) {
+  auto backend = TestOnCuda() ? ops::MakeCudaBackend({.device = rank, .batch_invariant = true})
+                              : ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false});
+  EXPECT_TRUE(backend.ok()) << backend.status().message();
+  return std::move(*backend);
+}
+
+std::vector<std::unique_ptr<Communicator>> MakeComms(const RankedModels& models) {
+  if (!TestOnCuda()) return MakeInProcessRanks(static_cast<int>(models.backends.size()));
+  std::vector<ops::Backend*> gpus;
+  for (const auto& backend : models.backends) gpus.push_back(backend.get());
+  auto comms = MakeCudaRanks(gpus);
+  EXPECT_TRUE(comms.ok()) << comms.status().message();
+  return std::move(*comms);
+}
+
 RankedModels LoadRanks(const std::string& name, int size, bool split_draft, int64_t max_seq_len) {
   RankedModels models;
-  auto comms = MakeInProcessRanks(size);
   for (int rank = 0; rank < size; ++rank) {
     const RankPlace place{rank, size};
-    auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false}).value();
+    ops::Backend& backend = *models.backends.emplace_back(MakeRankBackend(rank));
     EngineRank& one = models.ranks.emplace_back();
-    one.backend = backend.get();
-    one.ranks = std::move(comms[static_cast<size_t>(rank)]);
-    one.target = LoadRank(name, DType::kF32, place, *backend, max_seq_len);
+    one.backend = &backend;
+    one.target = LoadRank(name, FamilyTargetType(), place, backend, max_seq_len);
     one.draft =
-        LoadRank(name, DType::kBF16, split_draft ? place : RankPlace{}, *backend, max_seq_len);
-    models.backends.push_back(std::move(backend));
+        LoadRank(name, kFamilyDraftType, split_draft ? place : RankPlace{}, backend, max_seq_len);
+  }
+  auto comms = MakeComms(models);
+  for (size_t rank = 0; rank < comms.size(); ++rank) {
+    models.ranks[rank].ranks = std::move(comms[rank]);
   }
   return models;
 }
+
+// As many GPUs as ranks, where the ranks are GPUs.
+bool HasRanks(int size) { return !TestOnCuda() || ops::NumCudaDevices() >= size; }
 
 EngineOptions Options() {
   EngineOptions options;
@@ -100,10 +122,11 @@ class RanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, 
 };
 
 TEST_P(RanksEngineTest, GivesTheTokensOfOneRank) {
-  if (TestOnCuda()) GTEST_SKIP() << "the ranks compute on the CPU";
   const auto& [name, size] = GetParam();
+  if (!HasRanks(size)) GTEST_SKIP() << "fewer GPUs here";
   const int64_t vocab = FamilySpec(name).vocab_size;
-  const auto expected = RunRequests(*Make(Options(), 1), Requests(vocab));
+  // In 16 bits the sums of several ranks are rounded otherwise than that of one.
+  const auto expected = RunRequests(*Make(Options(), TestOnCuda() ? size : 1), Requests(vocab));
   const auto expect_same = [&](Engine& engine) {
     const auto got = RunRequests(engine, Requests(vocab));
     for (size_t i = 0; i < got.size(); ++i) {
@@ -121,7 +144,8 @@ TEST_P(RanksEngineTest, GivesTheTokensOfOneRank) {
       if (scarce) {
         const ModelSpec spec = FamilySpec(name);
         options.kv_cache_bytes =
-            16 * 9 * (spec.KvBytesPerToken(DType::kF32) + spec.KvBytesPerToken(DType::kBF16));
+            16 * 9 *
+            (spec.KvBytesPerToken(FamilyTargetType()) + spec.KvBytesPerToken(kFamilyDraftType));
       } else {
         options.kv_cache_bytes = 8 << 20;
       }
@@ -134,14 +158,14 @@ TEST_P(RanksEngineTest, GivesTheTokensOfOneRank) {
 }
 
 TEST_P(RanksEngineTest, MasksOfConstraintsReachEveryRank) {
-  if (TestOnCuda()) GTEST_SKIP() << "the ranks compute on the CPU";
   const auto& [name, size] = GetParam();
+  if (!HasRanks(size)) GTEST_SKIP() << "fewer GPUs here";
   const auto vocab = static_cast<int32_t>(FamilySpec(name).vocab_size);
   std::vector<Request> requests = Requests(vocab);
   for (size_t i = 0; i < requests.size(); ++i) {
     if (i % 3 != 2) requests[i].constraint = std::make_shared<Triples>(vocab);
   }
-  const auto expected = RunRequests(*Make(Options(), 1), requests);
+  const auto expected = RunRequests(*Make(Options(), TestOnCuda() ? size : 1), requests);
   EngineOptions options = Options();
   options.draft_mode = DraftMode::kFixed;
   options.fixed_draft_len = 3;
@@ -172,7 +196,11 @@ INSTANTIATE_TEST_SUITE_P(Four, RanksEngineTest,
 
 class RanksFailureTest : public ::testing::TestWithParam<size_t> {
  protected:
-  RanksFailureTest() : models_(LoadRanks("mistral", 4, true, Options().max_seq_len)) {}
+  static constexpr int kRanks = 4;
+  void SetUp() override {
+    if (!HasRanks(kRanks)) GTEST_SKIP() << "fewer GPUs here";
+    models_ = LoadRanks("mistral", kRanks, true, Options().max_seq_len);
+  }
 
   // Runs three requests, which all fail: their errors.
   std::vector<Status> Fail(Engine& engine) {

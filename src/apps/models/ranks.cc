@@ -3,9 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
+#include <iterator>
 #include <utility>
 
 #include "base/cores.h"
+#include "comm/cuda/cuda_ranks.h"
 #include "comm/in_process.h"
 #include "model/sharding.h"
 
@@ -57,29 +60,41 @@ BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& r
   return share;
 }
 
+// A kernel that is loaded when it is first used may wait for those that run, which may wait for
+// another rank, which may wait for the loading.
+void PrepareForRanks(const RankOptions& ranks) {
+  if (ranks.target > 1) ::setenv("CUDA_MODULE_LOADING", "EAGER", /*replace=*/0);
+}
+
 Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
     const BackendOptions& options, const RankOptions& ranks, std::shared_ptr<ops::Backend> first) {
-  if (ranks.target > 1 && first->device().kind != Device::Kind::kCpu) {
-    return Unimplemented(
-        "--tensor_parallel_size: a model on several GPUs is not supported yet; use --device cpu, "
-        "or one GPU");
-  }
+  const Device device = first->device();
   std::vector<std::shared_ptr<ops::Backend>> backends = {std::move(first)};
   for (int32_t rank = 1; rank < ranks.target; ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(backends.emplace_back(),
-                            MakeBackend(BackendOfRank(options, ranks, rank)));
+    BackendOptions own = BackendOfRank(options, ranks, rank);
+    if (device.kind == Device::Kind::kCuda) {
+      own.device = fmt::format("cuda:{}", device.index + rank);
+    }
+    Result<std::unique_ptr<ops::Backend>> made = MakeBackend(own);
+    if (!made.ok()) return made.status().Annotate("--tensor_parallel_size");
+    backends.push_back(*std::move(made));
   }
   return backends;
 }
 
-std::vector<std::shared_ptr<Communicator>> MakeCommunicators(
+Result<std::vector<std::shared_ptr<Communicator>>> MakeCommunicators(
     const std::vector<std::shared_ptr<ops::Backend>>& backends) {
-  if (backends.size() == 1) return {nullptr};
-  std::vector<std::shared_ptr<Communicator>> ranks;
-  for (auto& rank : MakeInProcessRanks(static_cast<int>(backends.size()))) {
-    ranks.push_back(std::move(rank));
+  if (backends.size() == 1) return std::vector<std::shared_ptr<Communicator>>{nullptr};
+  std::vector<std::unique_ptr<Communicator>> made;
+  if (backends.front()->device().kind == Device::Kind::kCpu) {
+    made = MakeInProcessRanks(static_cast<int>(backends.size()));
+  } else {
+    std::vector<ops::Backend*> gpus;
+    for (const auto& backend : backends) gpus.push_back(backend.get());
+    TANDEM_ASSIGN_OR_RETURN(made, MakeCudaRanks(gpus));
   }
-  return ranks;
+  return std::vector<std::shared_ptr<Communicator>>(std::make_move_iterator(made.begin()),
+                                                    std::make_move_iterator(made.end()));
 }
 
 Result<std::vector<ModelSpec>> TargetParts(const ModelSpec& spec, const RankOptions& ranks) {

@@ -20,13 +20,15 @@ struct RankOptions {
 
 const BoundOptions<RankOptions>& RankOptionRows();
 
-// The options of the backend of rank `rank`: its share of the threads and cores.
+// Before anything uses a GPU.
+void PrepareForRanks(const RankOptions& ranks);
+// The options of the backend of rank `rank`: on a CPU its share of the threads and cores.
 BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& ranks, int32_t rank);
-// One for each rank, `first` being the first one's. UNIMPLEMENTED on a GPU.
+// One for each rank, `first` being the first one's; on GPUs those after it in their order.
 Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
     const BackendOptions& options, const RankOptions& ranks, std::shared_ptr<ops::Backend> first);
 // Those of one engine on these backends; null where there is one.
-std::vector<std::shared_ptr<Communicator>> MakeCommunicators(
+Result<std::vector<std::shared_ptr<Communicator>>> MakeCommunicators(
     const std::vector<std::shared_ptr<ops::Backend>>& backends);
 
 // The parts of a model that the ranks hold, that of rank 0 first; all of it where it is not split.

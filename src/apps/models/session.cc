@@ -58,6 +58,7 @@ std::filesystem::path ExecutableFolder() {
 struct Opened {
   LoadedModel model;
   ModelSource source;
+  std::optional<DummyOptions> dummy = {};  // that it was made with
 };
 
 Opened WithName(ModelSource source, std::string name) {
@@ -93,6 +94,7 @@ Result<Opened> OpenShape(const std::filesystem::path& path, const DummyOptions& 
   TANDEM_ASSIGN_OR_RETURN(ModelSource source, OpenDummy(path, options, config));
   Opened opened = WithName(std::move(source), "dummy " + path.stem().string());
   opened.model.map.emplace(options, opened.model.spec.vocab_size);
+  opened.dummy = options;
   return opened;
 }
 
@@ -297,6 +299,19 @@ std::string StoreKeyOf(const SessionOptions& options, const Opened& opened, cons
   return fmt::format("{}, rank {} of {}", key, part.place.rank, part.place.ranks);
 }
 
+// A rank's part is cut from the whole model, but for a dummy, whose parts are made where they lie.
+Result<std::unique_ptr<WeightSource>> SourceOfPart(Opened& opened, const ModelSpec& part,
+                                                   ops::Backend& backend) {
+  if (!opened.dummy || part.place.ranks == 1) {
+    return std::unique_ptr<WeightSource>(
+        std::make_unique<RankSource>(*opened.source.weights, part));
+  }
+  DummyOptions options = *opened.dummy;
+  options.backend = &backend;
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DummySource> made, DummySource::FromSpec(part, options));
+  return std::unique_ptr<WeightSource>(std::move(made));
+}
+
 // The weights of a rank, whose part of the model is `part`.
 Result<EngineModel> LoadPart(Opened& opened, const ModelSpec& part, ModelIndex index,
                              const std::shared_ptr<ops::Backend>& backend, Session& session,
@@ -307,11 +322,14 @@ Result<EngineModel> LoadPart(Opened& opened, const ModelSpec& part, ModelIndex i
   model.weights = store.Find(key, positions);
   if (model.weights != nullptr) return model;
   const std::string rank = part.place.ranks == 1 ? "" : fmt::format(", rank {}", part.place.rank);
-  RankSource source(*opened.source.weights, part);
   const Turn turn(session.turns.get());
+  // A GPU is a thread's, and the thread's last one was another rank's.
+  if (backend->device().kind == Device::Kind::kCuda) backend->BindThread();
+  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
+                          SourceOfPart(opened, part, *backend));
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Weights> loaded,
                           LoadWeights(
-                              source, *backend, positions,
+                              *source, *backend, positions,
                               [&](double done) {
                                 console.Progress("loading " + model.name + rank, done);
                                 turn.Yield();  // between layers others may serve
@@ -383,6 +401,7 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   NameIdleQuantization(values, load);
   options.backend = BackendOptionRows().Read(values);
   options.ranks = RankOptionRows().Read(values);
+  PrepareForRanks(options.ranks);
   // Before there is a backend: quantizing needs the memory and the threads of its own.
   TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options, shared.check));
   TANDEM_ASSIGN_OR_RETURN(const PairFolders folders,
@@ -529,7 +548,7 @@ Status MakeEngine(Session& session, const EngineOptions& options) {
                                     .target = session.target_weights,
                                     .draft = session.draft_weights}};
   ranks.insert(ranks.end(), session.other_ranks.begin(), session.other_ranks.end());
-  auto communicators = MakeCommunicators(session.backends);
+  TANDEM_ASSIGN_OR_RETURN(auto communicators, MakeCommunicators(session.backends));
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     ranks[rank].ranks = std::move(communicators[rank]);
   }

@@ -192,8 +192,8 @@ class StreamRank final : public Communicator {
 
 // From about this size on, two-shot is faster.
 int64_t OneShotBytes(int ranks) {
-  if (ranks <= 2) return int64_t{1} << 20;
-  return ranks <= 4 ? int64_t{512} << 10 : int64_t{256} << 10;
+  if (ranks <= 2) return int64_t{1536} << 10;
+  return ranks <= 4 ? int64_t{384} << 10 : int64_t{128} << 10;
 }
 
 Status CheckGpus(std::span<const Context> contexts) {

@@ -10,6 +10,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -36,6 +37,9 @@ class Executor {
 
   // The engine's thread calls this before any other function.
   virtual void BindThread() {}
+  // Runs `steps`, which launches and lands steps as frequent ones will be, as the backend's WarmUp
+  // wants them.
+  virtual void WarmUp(const std::function<void()>& steps) { steps(); }
   // Fills a slot; no step in flight may name it. The constraint (null without one) is used until
   // RemoveSequence, or until the mask is made that a thread is at by then.
   virtual void AddSequence(int32_t slot, const SlotInit& init,

@@ -142,6 +142,8 @@ Status ReadMessage(std::span<const std::byte> message, RankOrder& order) {
       ReadLists(ListsOfPlan(order.plan), reader);
       break;
     case RankCall::kLand:
+    case RankCall::kWarmUp:
+    case RankCall::kWarmedUp:
     case RankCall::kStop:
       break;
     default:

@@ -14,8 +14,17 @@
 
 namespace tandem {
 
-// The calls of an Executor. kStep is Propose, Run and Sample.
-enum class RankCall : uint8_t { kAddSequence, kRemoveSequence, kStep, kLand, kStop };
+// The calls of an Executor. kStep is Propose, Run and Sample; what comes between kWarmUp and
+// kWarmedUp is what a WarmUp runs.
+enum class RankCall : uint8_t {
+  kAddSequence,
+  kRemoveSequence,
+  kStep,
+  kLand,
+  kWarmUp,
+  kWarmedUp,
+  kStop
+};
 
 using RankMessage = std::vector<std::byte>;
 

@@ -25,7 +25,7 @@ RankThread::RankThread(Executor& executor, Communicator& ranks, int32_t max_batc
       sent_logits_(static_cast<size_t>(max_batch_size)),
       waiting_(kWaiting),
       drawn_(kWaiting),
-      thread_([this] { Loop(); }) {}
+      thread_([this] { Run(); }) {}
 
 RankThread::~RankThread() {
   RankMessage stop;
@@ -49,51 +49,64 @@ std::optional<uint64_t> RankThread::TakeDrawn() {
   return drawn_[taken_++ % drawn_.size()];
 }
 
-bool RankThread::Receive(RankMessage& message) {
+void RankThread::Receive() {
   MutexLock lock(mutex_);
   changed_.Wait(lock, [this]() TANDEM_REQUIRES(mutex_) { return received_ < sent_; });
-  std::swap(message, waiting_[received_ % waiting_.size()]);
+  std::swap(message_, waiting_[received_ % waiting_.size()]);
   ++received_;
   changed_.NotifyAll();
-  return true;
 }
 
-void RankThread::Loop() {
+void RankThread::Run() {
   executor_.BindThread();
-  RankMessage message;
-  RankOrder order;
+  while (ObeyUntilTheEnd() != RankCall::kStop) {
+  }
+}
+
+// Until kWarmedUp or kStop, which it returns.
+RankCall RankThread::ObeyUntilTheEnd() {
   for (;;) {
-    Receive(message);
-    const Status read = ReadMessage(message, order);
-    if (!read.ok()) {
+    Receive();
+    if (const Status read = ReadMessage(message_, order_); !read.ok()) {
       failed_ = true;
       ranks_.Fail(read);
       continue;
     }
-    if (order.call == RankCall::kStop) return;
-    Obey(order);
+    switch (order_.call) {
+      case RankCall::kStop:
+      case RankCall::kWarmedUp:
+        return order_.call;
+      case RankCall::kWarmUp: {
+        RankCall last = RankCall::kWarmedUp;
+        executor_.WarmUp([this, &last] { last = ObeyUntilTheEnd(); });
+        if (last == RankCall::kStop) return last;
+        break;
+      }
+      default:
+        Obey();
+    }
   }
 }
 
 // After a failure only what does not touch the device.
-void RankThread::Obey(RankOrder& order) {
-  switch (order.call) {
+void RankThread::Obey() {
+  switch (order_.call) {
     case RankCall::kAddSequence: {
       if (failed_) return;
-      std::vector<float>& logits = sent_logits_[static_cast<size_t>(order.slot)];
-      std::swap(logits, order.sent_logits);
-      order.init.sent_logits = logits;
-      executor_.AddSequence(order.slot, order.init, nullptr);
+      std::vector<float>& logits = sent_logits_[static_cast<size_t>(order_.slot)];
+      std::swap(logits, order_.sent_logits);
+      order_.init.sent_logits = logits;
+      executor_.AddSequence(order_.slot, order_.init, nullptr);
       return;
     }
     case RankCall::kRemoveSequence:
-      executor_.RemoveSequence(order.slot);
+      executor_.RemoveSequence(order_.slot);
       return;
     case RankCall::kStep:
       if (failed_) return;
-      executor_.Propose(order.plan);
-      executor_.Run(order.plan);
-      executor_.Sample(order.plan);
+      executor_.Propose(order_.plan);
+      executor_.Run(order_.plan);
+      executor_.Sample(order_.plan);
       return;
     case RankCall::kLand: {
       if (failed_) return;
@@ -107,7 +120,7 @@ void RankThread::Obey(RankOrder& order) {
       drawn_[landed_++ % drawn_.size()] = hash;
       return;
     }
-    case RankCall::kStop:
+    default:
       return;
   }
 }

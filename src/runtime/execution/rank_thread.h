@@ -33,13 +33,16 @@ class RankThread {
   std::optional<uint64_t> TakeDrawn();
 
  private:
-  void Loop();
-  bool Receive(RankMessage& message);
-  void Obey(RankOrder& order);
+  void Run();
+  RankCall ObeyUntilTheEnd();
+  void Receive();  // into message_
+  void Obey();     // order_
 
   Executor& executor_;
   Communicator& ranks_;
   std::vector<std::vector<float>> sent_logits_;  // by slot: used until the sequence is removed
+  RankMessage message_;
+  RankOrder order_;
   StepResult result_;
   bool failed_ = false;
 

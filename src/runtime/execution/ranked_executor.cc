@@ -29,6 +29,14 @@ void RankedExecutor::Tell() {
   for (const auto& other : others_) other->Send(message_);
 }
 
+void RankedExecutor::WarmUp(const std::function<void()>& steps) {
+  WriteCall(RankCall::kWarmUp, message_);
+  Tell();
+  leader().WarmUp(steps);
+  WriteCall(RankCall::kWarmedUp, message_);
+  Tell();
+}
+
 void RankedExecutor::AddSequence(int32_t slot, const SlotInit& init,
                                  std::shared_ptr<TokenConstraint> constraint) {
   WriteAddSequence(slot, init, message_);

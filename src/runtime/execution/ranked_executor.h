@@ -30,7 +30,8 @@ class RankedExecutor final : public Executor {
   RankedExecutor(std::vector<RankParts> parts, int32_t max_batch_size);
   ~RankedExecutor() override;
 
-  void BindThread() override { parts_.front().executor->BindThread(); }
+  void BindThread() override { leader().BindThread(); }
+  void WarmUp(const std::function<void()>& steps) override;
   void AddSequence(int32_t slot, const SlotInit& init,
                    std::shared_ptr<TokenConstraint> constraint) override;
   void RemoveSequence(int32_t slot) override;

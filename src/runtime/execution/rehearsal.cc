@@ -58,13 +58,8 @@ bool IsPowerOfTwo(int32_t rows) { return std::has_single_bit(static_cast<uint32_
 class Rehearsal {
  public:
   Rehearsal(Executor& executor, const ExecutorConfig& config, const RehearsalScope& scope,
-            ops::Backend& backend, const Clock& clock, const Turn& turn)
-      : executor_(executor),
-        config_(config),
-        scope_(scope),
-        backend_(backend),
-        clock_(clock),
-        turn_(turn) {
+            const Clock& clock, const Turn& turn)
+      : executor_(executor), config_(config), scope_(scope), clock_(clock), turn_(turn) {
     AddPricedSteps();
     if (!config.on_host) AddGraphs();
     taken_.resize(priced_.size());
@@ -84,7 +79,7 @@ class Rehearsal {
       }
     };
     // A warm-up compares kernels by their times.
-    backend_.WarmUp([&] { run_steps(/*yields=*/false); });
+    executor_.WarmUp([&] { run_steps(/*yields=*/false); });
     run_steps(/*yields=*/true);
     return status;
   }
@@ -306,7 +301,6 @@ class Rehearsal {
   Executor& executor_;
   const ExecutorConfig& config_;
   const RehearsalScope& scope_;
-  ops::Backend& backend_;
   const Clock& clock_;
   const Turn& turn_;
   Nanos others_{0};  // the time that others had the turn
@@ -321,8 +315,8 @@ class Rehearsal {
 }  // namespace
 
 Status Rehearse(Executor& executor, const ExecutorConfig& config, const RehearsalScope& scope,
-                ops::Backend& backend, const Clock& clock, const Turn& turn, CostTable* costs) {
-  Rehearsal rehearsal(executor, config, scope, backend, clock, turn);
+                const Clock& clock, const Turn& turn, CostTable* costs) {
+  Rehearsal rehearsal(executor, config, scope, clock, turn);
   if (!config.on_host) TANDEM_RETURN_IF_ERROR(rehearsal.RecordGraphs());
   if (costs == nullptr) return {};
   TANDEM_RETURN_IF_ERROR(rehearsal.MeasurePrices());

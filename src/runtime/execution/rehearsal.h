@@ -33,6 +33,6 @@ struct RehearsalScope {
 // as they are: on the host. A device may still run their last step when they give the turn back, so
 // there they get it between the steps that record graphs.
 Status Rehearse(Executor& executor, const ExecutorConfig& config, const RehearsalScope& scope,
-                ops::Backend& backend, const Clock& clock, const Turn& turn, CostTable* costs);
+                const Clock& clock, const Turn& turn, CostTable* costs);
 
 }  // namespace tandem

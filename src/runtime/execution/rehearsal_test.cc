@@ -104,8 +104,7 @@ class RehearsalTest : public testing::Test {
         RoundExecutor::Create(config_, TestBackend(), std::move(models), machine.clock).value();
     CostTable costs;
     const Turn turn(&machine.turns);
-    EXPECT_TRUE(
-        Rehearse(*executor_, config_, scope_, TestBackend(), machine.clock, turn, &costs).ok());
+    EXPECT_TRUE(Rehearse(*executor_, config_, scope_, machine.clock, turn, &costs).ok());
     return costs;
   }
 

@@ -63,6 +63,7 @@ class RoundExecutor final : public Executor {
   ~RoundExecutor() override;
 
   void BindThread() override { backend_.BindThread(); }
+  void WarmUp(const std::function<void()>& steps) override { backend_.WarmUp(steps); }
   void AddSequence(int32_t slot, const SlotInit& init,
                    std::shared_ptr<TokenConstraint> constraint) override;
   void RemoveSequence(int32_t slot) override;

@@ -13,6 +13,7 @@ class ForwardingExecutor : public Executor {
   explicit ForwardingExecutor(std::unique_ptr<Executor> inner) : inner_(std::move(inner)) {}
 
   void BindThread() override { inner_->BindThread(); }
+  void WarmUp(const std::function<void()>& steps) override { inner_->WarmUp(steps); }
   void AddSequence(int32_t slot, const SlotInit& init,
                    std::shared_ptr<TokenConstraint> constraint) override {
     inner_->AddSequence(slot, init, std::move(constraint));

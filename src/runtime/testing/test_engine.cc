@@ -192,7 +192,7 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
                                   .draft_max_positions = setup.draft_max_positions};
     CostTable measured;
     const Turn turn(nullptr);
-    EXPECT_TRUE(Rehearse(*parts.executor, config, scope, backend, clock, turn, &measured).ok());
+    EXPECT_TRUE(Rehearse(*parts.executor, config, scope, clock, turn, &measured).ok());
   }
   if (setup.wrap_executor) parts.executor = setup.wrap_executor(std::move(parts.executor));
   return Engine::FromParts(std::move(parts), clock);
