@@ -107,8 +107,9 @@ class RanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, 
  protected:
   std::unique_ptr<Engine> Make(const EngineOptions& options, int size, bool split_draft = true) {
     const auto& [name, most] = GetParam();
-    models_ = size == 1 ? RankedModels{} : LoadRanks(name, size, split_draft, options.max_seq_len);
     if (size == 1) return MakeFamilyEngine(name, options, clock_);
+    models_.ranks.clear();  // before their backends
+    models_ = LoadRanks(name, size, split_draft, options.max_seq_len);
     if (options.draft_mode == DraftMode::kOff) {
       for (EngineRank& rank : models_.ranks) rank.draft = {};
     }

@@ -1,6 +1,7 @@
 #include "runtime/execution/device_graphs.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/check.h"
 
@@ -16,8 +17,11 @@ std::vector<int32_t> GraphSizes(int32_t max_rows) {
   return buckets;
 }
 
-DeviceGraphs::DeviceGraphs(ops::Backend& backend, int32_t max_rows)
-    : backend_(backend), buckets_(GraphSizes(max_rows)) {
+DeviceGraphs::DeviceGraphs(ops::Backend& backend, int32_t max_rows, std::function<void()> quiet)
+    : backend_(backend),
+      buckets_(GraphSizes(max_rows)),
+      quiet_(std::move(quiet)),
+      ran_once_(buckets_.size()) {
   for (auto& variants : parts_) {
     for (std::vector<Part>& parts : variants) parts.resize(buckets_.size());
   }

@@ -2,10 +2,16 @@
 // of rows. A part runs kernel by kernel the first time (first use may allocate) and is recorded the
 // second time, both in a rehearsal; on a backend that does not record it runs that way each time.
 // Owned and used by the executor.
+//
+// With several ranks the first use of a kernel, or a recording, may wait in the driver for what
+// runs, which may wait for another rank, whose thread may wait for the driver. So before both the
+// ranks wait until nothing runs anywhere (`quiet`), and work that runs once is recorded too: what
+// its kernels need at first is then there before any of them runs.
 #pragma once
 
 #include <array>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -28,7 +34,8 @@ constexpr int32_t kNumVariants = 8;
 
 class DeviceGraphs {
  public:
-  DeviceGraphs(ops::Backend& backend, int32_t max_rows);
+  // `quiet`: returns when no rank's device has work left; empty where there is one rank.
+  DeviceGraphs(ops::Backend& backend, int32_t max_rows, std::function<void()> quiet);
 
   // The smallest bucket with room for `rows`.
   int32_t Bucket(int32_t rows) const { return buckets_[IndexOf(rows)]; }
@@ -36,7 +43,9 @@ class DeviceGraphs {
   template <typename Enqueue>
   void Run(GraphKind kind, int32_t variant, int32_t bucket, const Enqueue& enqueue) {
     Part& part = parts_[static_cast<size_t>(kind)][static_cast<size_t>(variant)][IndexOf(bucket)];
-    if (records_ && part.ran && part.graph == nullptr) {
+    // Whether a backend records is its own, but all ranks count the uses alike.
+    if (quiet_ && part.uses < 2) quiet_();
+    if (records_ && part.uses > 0 && part.graph == nullptr) {
       part.graph = backend_.Capture(enqueue);
       records_ = part.graph != nullptr;
     }
@@ -45,19 +54,32 @@ class DeviceGraphs {
     } else {
       enqueue();
     }
-    part.ran = true;
+    if (part.uses < 2) ++part.uses;
+  }
+  // Enqueues work over `rows` rows that is not the same each time.
+  template <typename Enqueue>
+  void RunOnce(int32_t rows, const Enqueue& enqueue) {
+    if (!quiet_ || ran_once_[IndexOf(rows)] != 0) return enqueue();
+    ran_once_[IndexOf(rows)] = 1;
+    quiet_();
+    once_ = backend_.Capture(enqueue);
+    if (once_ == nullptr) return enqueue();
+    backend_.Launch(*once_);
   }
 
  private:
   struct Part {
-    bool ran = false;
+    int uses = 0;  // up to 2
     std::unique_ptr<ops::Graph> graph;
   };
   size_t IndexOf(int32_t rows) const;
 
   ops::Backend& backend_;
   const std::vector<int32_t> buckets_;
-  bool records_ = true;  // until the backend fails to record
+  const std::function<void()> quiet_;
+  std::vector<char> ran_once_;        // by bucket
+  std::unique_ptr<ops::Graph> once_;  // may still run
+  bool records_ = true;               // until the backend fails to record
   std::array<std::array<std::vector<Part>, kNumVariants>, kNumGraphKinds> parts_;
 };
 

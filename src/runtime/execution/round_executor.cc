@@ -84,7 +84,9 @@ RoundExecutor::RoundExecutor(const ExecutorConfig& config, ops::Backend& backend
       clock_(clock),
       memory_(std::move(memory)),
       device_slots_(std::move(slots)),
-      graphs_(backend, config.max_num_tokens),
+      graphs_(backend, config.max_num_tokens,
+              models_.ranks != nullptr && !config.on_host ? [this] { Quieten(); }
+                                                          : std::function<void()>()),
       masks_(config, memory_->round(), models_.ranks),
       sent_(static_cast<size_t>(config.max_batch_size)),
       draft_lag_(static_cast<size_t>(config.max_batch_size)),
@@ -315,8 +317,10 @@ void RoundExecutor::RunDrafts() {
     const ops::PassBounds first = {.num_rows = shape_.draft_rows,
                                    .num_seqs = next.num_seqs,
                                    .num_logits = shape_.draft_logits};
-    backend_.round().LayDraftRows(memory_->round(), first);
-    DraftPass(first, shape_.draft, next);
+    graphs_.RunOnce(first.num_rows, [this, first, next] {
+      backend_.round().LayDraftRows(memory_->round(), first);
+      DraftPass(first, shape_.draft, next);
+    });
   }
   if (shape_.draft_logits == 0) return;
   for (int32_t draft = 1; draft < shape_.max_drafts; ++draft) {
@@ -395,7 +399,8 @@ void RoundExecutor::Run(const BatchPlan& /*plan*/) {
   if (!Replays()) {
     RangeLengths lengths = shape_.target;
     if (longest_decode > 0) lengths.chunks.max_decode_len = decode_len;
-    TargetPass(target_bounds_, lengths);
+    graphs_.RunOnce(target_bounds_.num_rows,
+                    [this, &lengths] { TargetPass(target_bounds_, lengths); });
     return;
   }
   target_bounds_ = BoundsOf(shape_.target_rows, config_.max_logits_rows);
@@ -416,6 +421,14 @@ void RoundExecutor::TargetForward(const ops::PassBounds& bounds, const RangeLeng
   TANDEM_CHECK(target_logits_ == nullptr || target_logits_ == logits.As<float>(),
                "the target's logits have moved");
   target_logits_ = logits.As<float>();
+}
+
+// Of several ranks on devices: when the ranks have met here, each has enqueued all earlier steps,
+// so that its device's work ends without anything more from the others.
+void RoundExecutor::Quieten() {
+  std::byte nothing{};
+  models_.ranks->Broadcast({&nothing, 1});
+  if (failure_.ok()) failure_ = backend_.Synchronize();
 }
 
 // ---- Draws ----

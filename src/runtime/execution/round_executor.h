@@ -125,6 +125,7 @@ class RoundExecutor final : public Executor {
   void DrawAndAccept(const ops::PassBounds& bounds, bool verifies);
   ops::PassBounds BoundsOf(int32_t rows, int32_t max_logits) const;
   void SendMasks(const BatchPlan& plan);
+  void Quieten();
   void TimeTarget();
   void NotePasses();
   void ReadMarks(uint64_t step);
