@@ -252,6 +252,12 @@ std::string MachineLine(const ops::Backend& backend) {
   return fmt::format("{}, {}", name, backend.Describe());
 }
 
+std::string MachineLine(const Session& session) {
+  const std::string first = MachineLine(*session.backend);
+  if (session.backends.size() == 1) return first;
+  return fmt::format("{}, {} ranks", first, session.backends.size());
+}
+
 Command BenchCommand() {
   return {.name = "bench",
           .summary = "Measure speed and compare it with the limits of the machine",

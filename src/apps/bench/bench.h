@@ -90,6 +90,8 @@ Result<std::vector<Request>> DictionaryQuestions(const Session& session, size_t 
 
 // "AMD EPYC, cpu avx2, 2 threads": printed with every figure.
 std::string MachineLine(const ops::Backend& backend);
+// The same of a session, with its number of ranks.
+std::string MachineLine(const Session& session);
 
 // The host time in microseconds that `share` of the steps did not exceed. With a GPU this excludes
 // the device's work; on a CPU it includes the model's work.

@@ -185,7 +185,7 @@ Status BenchLatency(const BenchOptions& options, const OptionValues& values, Con
                   }));
   session->engine->Start();
   const bool has_draft = session->engine->has_draft();
-  console.Say(MachineLine(*session->backend));
+  console.Say(MachineLine(*session));
   console.Say(fmt::format("target {}{}", session->target.name,
                           has_draft ? ", draft " + session->draft->name : ", no draft"));
   console.Say(fmt::format("batch   prompt  {:>13}  {:>15}  of limit{}", "first token", "plain",
@@ -221,7 +221,7 @@ Status BenchLatency(const BenchOptions& options, const OptionValues& values, Con
   if (session->backend->device().kind != Device::Kind::kCpu) {
     console.Say(fmt::format("host time of a decode step: {:.0f} us", host_us));
   }
-  nlohmann::ordered_json json = {{"machine", MachineLine(*session->backend)},
+  nlohmann::ordered_json json = {{"machine", MachineLine(*session)},
                                  {"target", session->target.name},
                                  {"read_bytes_per_s", bench.limits().read_bandwidth},
                                  {"matrix_flops_per_s", bench.limits().matrix_peak},

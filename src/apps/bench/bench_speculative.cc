@@ -58,8 +58,8 @@ Status BenchSpeculative(const BenchOptions& options, const OptionValues& values,
         "bench speculative: compares with and without drafts: leave out --no_draft");
   }
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, QueueForAll));
-  console.Say(fmt::format("{}; target {}, draft {}", MachineLine(*session->backend),
-                          session->target.name, session->draft->name));
+  console.Say(fmt::format("{}; target {}, draft {}", MachineLine(*session), session->target.name,
+                          session->draft->name));
   console.Say("agrees  draft  batch        plain  of limit  speculative  speedup  accepted");
   Limits limits;
   nlohmann::ordered_json rows = nlohmann::ordered_json::array();
@@ -93,7 +93,7 @@ Status BenchSpeculative(const BenchOptions& options, const OptionValues& values,
       }
     }
   }
-  const nlohmann::ordered_json json = {{"machine", MachineLine(*session->backend)},
+  const nlohmann::ordered_json json = {{"machine", MachineLine(*session)},
                                        {"target", session->target.name},
                                        {"draft", session->draft->name},
                                        {"read_bytes_per_s", limits.read_bandwidth},

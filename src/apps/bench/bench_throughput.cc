@@ -173,7 +173,7 @@ Status BenchThroughput(const BenchOptions& options, const OptionValues& values, 
   session->engine->Start();
   Bench bench(*session, load, console);
   TANDEM_RETURN_IF_ERROR(bench.Prepare(options.grammar));
-  const std::string machine = MachineLine(*session->backend);
+  const std::string machine = MachineLine(*session);
   console.Say(machine);
   nlohmann::ordered_json json = {
       {"machine", machine}, {"requests", load.count}, {"concurrency", load.slots}};

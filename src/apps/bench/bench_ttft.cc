@@ -54,7 +54,7 @@ Status BenchTtft(const BenchOptions& options, const OptionValues& values, Consol
   }
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, QueueForAll));
   session->engine->Start();
-  console.Say(fmt::format("{}; target {}", MachineLine(*session->backend), session->target.name));
+  console.Say(fmt::format("{}; target {}", MachineLine(*session), session->target.name));
   const bool has_host_cache = session->engine->options().kv_host_cache_bytes > 0;
   console.Say(fmt::format("prompt         cold  of matrix peak       in the cache{}",
                           has_host_cache ? "       on the host  cold / host" : ""));
@@ -96,7 +96,7 @@ Status BenchTtft(const BenchOptions& options, const OptionValues& values, Consol
                     {"cached_s", hit}});
     if (has_host_cache) rows.back()["on_host_s"] = host;
   }
-  const nlohmann::ordered_json json = {{"machine", MachineLine(*session->backend)},
+  const nlohmann::ordered_json json = {{"machine", MachineLine(*session)},
                                        {"target", session->target.name},
                                        {"matrix_flops_per_s", limits.matrix_peak},
                                        {"rows", rows}};

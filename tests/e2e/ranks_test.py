@@ -1,0 +1,93 @@
+"""`--tensor_parallel_size`: the embedded pair over ranks on the CPU answers as it does on one."""
+
+import concurrent.futures
+import json
+import tempfile
+import unittest
+from pathlib import Path
+
+from harness import REPOSITORY, Server, answer_key, tandem
+
+KEY = answer_key()
+WORDS = list(KEY)[::400]
+TARGET = REPOSITORY / "models/dictionary/target"
+SCHEMA = {
+    "type": "object",
+    "properties": {"kind": {"enum": ["noun", "verb"]}, "count": {"type": "integer", "minimum": 1, "maximum": 99}},
+    "required": ["kind", "count"],
+    "additionalProperties": False,
+    "x-guidance": {"whitespace_flexible": False},
+}
+
+
+class RanksTest(unittest.TestCase):
+    def answers(self, server):
+        """All words, eight at a time, half of them streamed."""
+
+        def ask(numbered):
+            number, word = numbered
+            question = f'What does "{word}" mean?'
+            if number % 2 == 0:
+                return "".join(server.stream(question))
+            status, answer = server.generate(question)
+            self.assertEqual(status, 200, answer)
+            return answer["text_output"]
+
+        with concurrent.futures.ThreadPoolExecutor(8) as pool:
+            return list(pool.map(ask, enumerate(WORDS)))
+
+    def test_a_server_answers_as_on_one_rank(self):
+        for options in (
+            ("--tensor_parallel_size", "2"),
+            ("--tp_size", "4", "--draft_tensor_parallel_size", "1"),
+            ("--tp_size", "2", "--no_draft"),
+        ):
+            with self.subTest(options=options):
+                server = Server("--device", "cpu", *options)
+                try:
+                    for word, answer in zip(WORDS, self.answers(server)):
+                        self.assertIn(KEY[word], answer)
+                    status, reply = server.post(
+                        "/v1/chat/completions",
+                        {
+                            "messages": [{"role": "user", "content": "Define tandem"}],
+                            "max_tokens": 60,
+                            "response_format": {
+                                "type": "json_schema",
+                                "json_schema": {"name": "answer", "strict": True, "schema": SCHEMA},
+                            },
+                        },
+                    )
+                    self.assertEqual(status, 200, reply)
+                    value = json.loads(reply["choices"][0]["message"]["content"])
+                    self.assertIn(value["kind"], ("noun", "verb"))
+                finally:
+                    self.assertEqual(server.stop(), 0, "".join(server.lines))
+
+    def test_checkpoints_and_engines_of_other_numbers_of_ranks_are_cut_again(self):
+        ask = ("--input_text", "Define tandem", "--max_output_len", "60", "--device", "cpu", "--no_draft")
+        expected = tandem("run", TARGET, *ask).stdout
+        self.assertIn("tandem", expected)
+        with tempfile.TemporaryDirectory() as folder:
+            checkpoint, engine = Path(folder) / "checkpoint", Path(folder) / "engine"
+            tandem("convert", "--model_dir", TARGET, "--output_dir", checkpoint, "--tp_size", "2")
+            tandem("build", "--checkpoint_dir", checkpoint, "--output_dir", engine)
+            for model in (checkpoint, engine):
+                answer = tandem("run", model, "--tokenizer_dir", TARGET, *ask, "--tensor_parallel_size", "4").stdout
+                self.assertEqual(answer, expected, model)
+
+    def test_what_does_not_divide_is_refused_by_name_before_loading(self):
+        for options, named in (
+            (("--tensor_parallel_size", "3"), "does not divide the attention heads (8)"),
+            (("--tensor_parallel_size", "65"), "--tensor_parallel_size"),
+            (("--tensor_parallel_size", "0"), "--tensor_parallel_size"),
+            (("--tensor_parallel_size", "2", "--draft_tensor_parallel_size", "4"), "which is 2"),
+        ):
+            with self.subTest(options=options):
+                done = tandem("run", "--device", "cpu", "--input_text", "tandem", *options, check=False)
+                self.assertNotEqual(done.returncode, 0)
+                self.assertIn(named, done.stderr)
+
+
+if __name__ == "__main__":
+    unittest.main()
