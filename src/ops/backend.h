@@ -159,7 +159,7 @@ class Backend {
 struct CpuOptions {
   int num_threads = 0;  // 0: one per core
   bool pin_threads = true;
-  int first_core = 0;  // of those that threads are pinned to: as ThreadPool has it
+  int first_core = 0;        // of those that threads are pinned to: as ThreadPool has it
   std::string isa = "auto";  // auto (chosen by a short measurement), scalar, avx2, avx512, amx
 };
 

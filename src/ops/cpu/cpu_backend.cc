@@ -53,7 +53,9 @@ class WidenedRow {
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const CpuKernels& kernels, const CpuOptions& options)
-      : kernels_(kernels), pool_(options.num_threads, options.pin_threads, options.first_core), ops_(kernels, pool_) {}
+      : kernels_(kernels),
+        pool_(options.num_threads, options.pin_threads, options.first_core),
+        ops_(kernels, pool_) {}
 
   std::string Describe() const override {
     return fmt::format("cpu {}, {} thread{}", kernels_.name, pool_.num_threads(),
