@@ -195,6 +195,8 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
     TANDEM_RETURN_IF_ERROR(CommonVector(source_, roles, of).status());
   }
   TANDEM_ASSIGN_OR_RETURN(out, backend_.PackLinear(parts, kept));
+  out.same_everywhere =
+      asked_.same_everywhere || (pack == WeightPack::kRouter && spec().place.ranks > 1);
   if (HaveOneScheme(spec(), roles.front(), layer) &&
       parts.front().scheme.inputs == QuantScheme::Inputs::kStatic) {
     TANDEM_ASSIGN_OR_RETURN(out.input_scale,

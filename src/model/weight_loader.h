@@ -22,6 +22,9 @@ struct AskedFormat {
   // The head is kept in fp8 or int8 where the layers are quantized, if the backend can. For drafts
   // only: their tokens are verified, so rounding can only cost accepted tokens.
   bool head_as_layers = false;
+  // Of a model that is whole on each of several ranks: LinearWeight::same_everywhere of all its
+  // products. Those that choose experts have it on ranks that each have a part, too.
+  bool same_everywhere = false;
 };
 
 class WeightLoader {

@@ -33,6 +33,9 @@ struct LinearWeight {
   // each row of x is scaled by its own maximum. x is rounded only where that is faster: many rows
   // of x by weights in fp8 on a GPU that multiplies fp8; otherwise x stays unchanged.
   float input_scale = 0.0f;
+  // Computed by kernels that are not chosen by their times, so that two GPUs of one kind give the
+  // same bits: where ranks decide something for themselves. Set by the loader.
+  bool same_everywhere = false;
   DType dtype = DType::kF32;  // in which elements lie in memory
   QuantScheme scheme = {};
   int64_t rows = 0;  // output features

@@ -117,10 +117,7 @@ Result<EnginePlan> PlanRanks(const EngineOptions& asked, const std::vector<Engin
     TANDEM_ASSIGN_OR_RETURN(EnginePlan other, PlanRank(asked, ranks, ranks[i]));
     if (other.memory.num_blocks < plan.memory.num_blocks) plan = std::move(other);
   }
-  if (ranks.size() == 1) return plan;
-  for (MemoryLine& line : plan.memory.lines) {
-    line.note += fmt::format("{}on each of {} ranks", line.note.empty() ? "" : ", ", ranks.size());
-  }
+  NoteRanks(static_cast<int64_t>(ranks.size()), plan.memory);
   return plan;
 }
 

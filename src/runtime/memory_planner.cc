@@ -202,4 +202,12 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
   return plan;
 }
 
+void NoteRanks(int64_t ranks, MemoryPlan& plan) {
+  if (ranks == 1) return;
+  for (MemoryLine& line : plan.lines) {
+    if (!line.note.empty()) line.note += ", ";
+    line.note += "on each of " + std::to_string(ranks) + " ranks";
+  }
+}
+
 }  // namespace tandem

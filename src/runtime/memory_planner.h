@@ -58,4 +58,7 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
                               const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes,
                               int64_t window_blocks = 0);
 
+// Says of every line that each of several ranks takes as much; nothing for one.
+void NoteRanks(int64_t ranks, MemoryPlan& plan);
+
 }  // namespace tandem

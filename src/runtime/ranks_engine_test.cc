@@ -200,14 +200,18 @@ class RanksFailureTest : public ::testing::TestWithParam<size_t> {
   static constexpr int kRanks = 4;
   void SetUp() override {
     if (!HasRanks(kRanks)) GTEST_SKIP() << "fewer GPUs here";
-    models_ = LoadRanks("mistral", kRanks, true, Options().max_seq_len);
   }
 
-  // Runs three requests, which all fail: their errors.
-  std::vector<Status> Fail(Engine& engine) {
+  // Runs three requests, of which `constrained` have a constraint and which all fail: their errors.
+  std::vector<Status> Fail(Engine& engine, int32_t constrained) {
     std::vector<RequestId> ids;
     for (int32_t i = 0; i < 3; ++i) {
-      ids.push_back(engine.Submit(SimpleRequest(CountingPrompt(10, i), 100)).value());
+      Request request = SimpleRequest(CountingPrompt(10, i), 100);
+      if (i < constrained) {
+        request.constraint =
+            std::make_shared<Triples>(static_cast<int32_t>(FamilySpec("mistral").vocab_size));
+      }
+      ids.push_back(engine.Submit(std::move(request)).value());
     }
     Outputs outputs;
     RunToEnd(engine, outputs, ids.size());
@@ -226,13 +230,21 @@ class RanksFailureTest : public ::testing::TestWithParam<size_t> {
 };
 
 TEST_P(RanksFailureTest, EveryOpenRequestIsAnsweredWhenARankLosesItsDevice) {
-  ops::FailingBackend failing(*models_.ranks[GetParam()].backend);
-  models_.ranks[GetParam()].backend = &failing;
-  const auto engine = Engine::Create(Options(), models_.ranks, clock_).value();
-  failing.LoseAfter(7);
-  for (const Status& error : Fail(*engine)) {
-    EXPECT_EQ(error.code(), Code::kUnavailable);
-    EXPECT_THAT(error.message(), testing::HasSubstr("the device is lost"));
+  for (const int32_t constrained : {0, 2, 3}) {
+    for (const int waits : {1, 2, 7, 9}) {
+      SCOPED_TRACE(std::to_string(constrained) + " constrained, lost after " +
+                   std::to_string(waits) + " waits");
+      models_.ranks.clear();
+      models_ = LoadRanks("mistral", kRanks, true, Options().max_seq_len);
+      ops::FailingBackend failing(*models_.ranks[GetParam()].backend);
+      models_.ranks[GetParam()].backend = &failing;
+      const auto engine = Engine::Create(Options(), models_.ranks, clock_).value();
+      failing.LoseAfter(waits);
+      for (const Status& error : Fail(*engine, constrained)) {
+        EXPECT_EQ(error.code(), Code::kUnavailable);
+        EXPECT_THAT(error.message(), testing::HasSubstr("the device is lost"));
+      }
+    }
   }
 }
 

@@ -10,7 +10,7 @@ using S = LmiSettings;
 constexpr int64_t kMost = int64_t{1} << 40;
 
 constexpr std::string_view kOneGpu =
-    "one GPU holds the model, and whether it fits is checked before anything is loaded";
+    "`--tensor_parallel_size` splits a model over GPUs; this key does not yet";
 
 Result<std::string> DTypeOf(const std::string& value) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {

@@ -72,13 +72,18 @@ const BoundOptions<BackendOptions>& BackendOptionRows() {
   return rows;
 }
 
-Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options) {
+Status CheckThreads(const BackendOptions& options) {
   if (const int cores = AvailableCores(); options.cpu.num_threads > kMostThreadsPerCore * cores) {
     return InvalidArgument(fmt::format(
         "--threads {}: this process has {} core{}, and takes at most {} threads per core, because "
         "they wait for each other without sleeping; 0 takes one per core",
         options.cpu.num_threads, cores, cores == 1 ? "" : "s", kMostThreadsPerCore));
   }
+  return {};
+}
+
+Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options) {
+  TANDEM_RETURN_IF_ERROR(CheckThreads(options));
   if (IsCpu(options)) return MakeCpu(options.cpu);
   ops::CudaOptions cuda = options.cuda;
   if (options.device != "auto") {

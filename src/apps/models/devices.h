@@ -23,6 +23,8 @@ struct BackendOptions {
 
 const BoundOptions<BackendOptions>& BackendOptionRows();
 
+// INVALID_ARGUMENT for more threads than the cores can run side by side.
+Status CheckThreads(const BackendOptions& options);
 Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options);
 
 // SharedDevices: engines on one device take turns; those on others never wait for them. Any thread.

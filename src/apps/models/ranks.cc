@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "base/cores.h"
+#include "base/log.h"
 #include "comm/cuda/cuda_ranks.h"
 #include "comm/in_process.h"
 #include "model/sharding.h"
@@ -112,7 +113,10 @@ Result<std::vector<ModelSpec>> DraftParts(const ModelSpec& spec, const RankOptio
   }
   const int32_t size = ranks.draft == 0 ? ranks.target : ranks.draft;
   Result<std::vector<ModelSpec>> parts = PartsOf(spec, size, ranks.target);
-  if (!parts.ok() && ranks.draft == 0) return PartsOf(spec, 1, ranks.target);
+  if (!parts.ok() && ranks.draft == 0) {
+    LogWarning("each rank has all of the draft: {}", parts.status().message());
+    return PartsOf(spec, 1, ranks.target);
+  }
   if (!parts.ok()) return parts.status().Annotate("--draft_tensor_parallel_size");
   return parts;
 }

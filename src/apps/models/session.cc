@@ -289,12 +289,18 @@ AskedFormat FormatOf(const SessionOptions& options, ModelIndex model) {
           .head_as_layers = draft};
 }
 
+// Whether each of several ranks has all of the model.
+bool IsWholeOnRanks(const SessionOptions& options, const ModelSpec& part) {
+  return options.ranks.target > 1 && part.place.ranks == 1;
+}
+
 // Under which other sessions find its weights. Those of a dummy are never shared: empty.
 std::string StoreKeyOf(const SessionOptions& options, const Opened& opened, const ModelSpec& part,
                        ModelIndex index, const ops::Backend& backend) {
   if (opened.model.path.empty()) return {};
   const std::string key =
       WeightStore::KeyOf(opened.model.path, opened.model.spec, backend, FormatOf(options, index));
+  if (IsWholeOnRanks(options, part)) return key + ", whole on ranks";
   if (part.place.ranks == 1) return key;
   return fmt::format("{}, rank {} of {}", key, part.place.rank, part.place.ranks);
 }
@@ -322,6 +328,8 @@ Result<EngineModel> LoadPart(Opened& opened, const ModelSpec& part, ModelIndex i
   model.weights = store.Find(key, positions);
   if (model.weights != nullptr) return model;
   const std::string rank = part.place.ranks == 1 ? "" : fmt::format(", rank {}", part.place.rank);
+  AskedFormat format = FormatOf(session.options, index);
+  format.same_everywhere = IsWholeOnRanks(session.options, part);
   const Turn turn(session.turns.get());
   // A GPU is a thread's, and the thread's last one was another rank's.
   if (backend->device().kind == Device::Kind::kCuda) backend->BindThread();
@@ -334,7 +342,7 @@ Result<EngineModel> LoadPart(Opened& opened, const ModelSpec& part, ModelIndex i
                                 console.Progress("loading " + model.name + rank, done);
                                 turn.Yield();  // between layers others may serve
                               },
-                              FormatOf(session.options, index)));
+                              format));
   // The memory belongs to the backend, which so lives as long as the weights.
   const Weights* const weights = loaded.get();
   using Owners = std::pair<std::shared_ptr<ops::Backend>, std::shared_ptr<const Weights>>;
@@ -386,6 +394,7 @@ Result<ModelMemory> MemoryOf(const SessionOptions& options, const ModelSpec& spe
 struct Opening {
   SessionOptions options;
   std::shared_ptr<ops::Backend> backend;
+  std::vector<std::shared_ptr<ops::Backend>> backends;  // of all ranks, that one first
   OpenedPair pair;
 };
 
@@ -401,6 +410,7 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   NameIdleQuantization(values, load);
   options.backend = BackendOptionRows().Read(values);
   options.ranks = RankOptionRows().Read(values);
+  TANDEM_RETURN_IF_ERROR(CheckThreads(options.backend));
   PrepareForRanks(options.ranks);
   // Before there is a backend: quantizing needs the memory and the threads of its own.
   TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options, shared.check));
@@ -408,6 +418,8 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
                           FindFolders(options, names, load, dtype, console, shared.check));
   TANDEM_ASSIGN_OR_RETURN(
       opening.backend, shared.devices.BackendFor(BackendOfRank(options.backend, options.ranks, 0)));
+  TANDEM_ASSIGN_OR_RETURN(opening.backends,
+                          MakeRankBackends(options.backend, options.ranks, opening.backend));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
   TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, dtype, *opening.backend));
@@ -450,14 +462,18 @@ Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
   if (pair.draft) {
     weight_bytes += bytes_to_load(*pair.draft, draft_parts, ModelIndex::kDraft, draft);
   }
-  // Ranks on the CPU share its memory.
-  const bool shares = backend.device().kind == Device::Kind::kCpu;
-  const int64_t free_bytes = backend.FreeBytes() / (shares ? options.ranks.target : 1);
+  // Ranks on the CPU share its memory; of several GPUs the fullest counts.
+  int64_t free_bytes = backend.FreeBytes();
+  for (const auto& rank : opening.backends) free_bytes = std::min(free_bytes, rank->FreeBytes());
+  if (backend.device().kind == Device::Kind::kCpu) free_bytes /= options.ranks.target;
   if (weight_bytes > free_bytes) {
     return FailedPrecondition(fmt::format("the weights need {}, {} are free",
                                           FormatBytes(weight_bytes), FormatBytes(free_bytes)));
   }
-  return PlanEngine(options.engine, target, draft, backend, free_bytes - weight_bytes);
+  TANDEM_ASSIGN_OR_RETURN(EnginePlan plan, PlanEngine(options.engine, target, draft, backend,
+                                                      free_bytes - weight_bytes));
+  NoteRanks(options.ranks.target, plan.memory);
+  return plan;
 }
 
 // What weights may be rounded to while loading.
@@ -582,9 +598,9 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   session->turns = shared->devices.TurnsOf(session->backend->device());
   session->options = std::move(opening.options);
   session->embedded = pair.embedded;
-  TANDEM_ASSIGN_OR_RETURN(session->backends,
-                          MakeRankBackends(session->options.backend, session->options.ranks,
-                                           std::move(opening.backend)));
+  session->backends = std::move(opening.backends);
+  // GPUs that cannot be ranks are found before minutes of loading.
+  TANDEM_RETURN_IF_ERROR(MakeCommunicators(session->backends).status());
   for (size_t rank = 1; rank < session->backends.size(); ++rank) {
     session->other_ranks.emplace_back().backend = session->backends[rank].get();
   }

@@ -232,7 +232,8 @@ bool LinearRunner::LibraryTakes(const Tensor& x, const LinearWeight& weight,
   const bool has_type =
       weight.scheme.is_plain() ||
       (TakesRounded(weight) && (weight.dtype == DType::kI8 || context_.compute_capability >= 90));
-  return library_ != nullptr && aligned && has_type && weight.rows <= kMaxBias;
+  return library_ != nullptr && !weight.same_everywhere && aligned && has_type &&
+         weight.rows <= kMaxBias;
 }
 
 bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out) {

@@ -24,7 +24,6 @@ RankThread::RankThread(Executor& executor, Communicator& ranks, int32_t max_batc
       ranks_(ranks),
       sent_logits_(static_cast<size_t>(max_batch_size)),
       waiting_(kWaiting),
-      drawn_(kWaiting),
       thread_([this] { Run(); }) {}
 
 RankThread::~RankThread() {
@@ -43,10 +42,17 @@ void RankThread::Send(const RankMessage& message) {
   changed_.NotifyAll();
 }
 
-std::optional<uint64_t> RankThread::TakeDrawn() {
+std::optional<uint64_t> RankThread::AwaitDrawn() {
+  MutexLock lock(mutex_);
+  changed_.Wait(lock, [this]() TANDEM_REQUIRES(mutex_) { return drawn_.has_value() || failed_; });
+  return std::exchange(drawn_, std::nullopt);
+}
+
+void RankThread::Fail(const Status& why) {
+  ranks_.Fail(why);
   const MutexLock lock(mutex_);
-  if (taken_ == landed_) return std::nullopt;
-  return drawn_[taken_++ % drawn_.size()];
+  failed_ = true;
+  changed_.NotifyAll();
 }
 
 void RankThread::Receive() {
@@ -68,8 +74,7 @@ RankCall RankThread::ObeyUntilTheEnd() {
   for (;;) {
     Receive();
     if (const Status read = ReadMessage(message_, order_); !read.ok()) {
-      failed_ = true;
-      ranks_.Fail(read);
+      Fail(read);
       continue;
     }
     switch (order_.call) {
@@ -90,9 +95,13 @@ RankCall RankThread::ObeyUntilTheEnd() {
 
 // After a failure only what does not touch the device.
 void RankThread::Obey() {
+  const bool failed = [this] {
+    const MutexLock lock(mutex_);
+    return failed_;
+  }();
+  if (failed && order_.call != RankCall::kRemoveSequence) return;
   switch (order_.call) {
     case RankCall::kAddSequence: {
-      if (failed_) return;
       std::vector<float>& logits = sent_logits_[static_cast<size_t>(order_.slot)];
       std::swap(logits, order_.sent_logits);
       order_.init.sent_logits = logits;
@@ -103,21 +112,18 @@ void RankThread::Obey() {
       executor_.RemoveSequence(order_.slot);
       return;
     case RankCall::kStep:
-      if (failed_) return;
       executor_.Propose(order_.plan);
       executor_.Run(order_.plan);
       executor_.Sample(order_.plan);
       return;
     case RankCall::kLand: {
-      if (failed_) return;
       if (const Status landed = executor_.Land(result_); !landed.ok()) {
-        failed_ = true;
-        ranks_.Fail(landed.Annotate("rank " + std::to_string(ranks_.rank())));
-        return;
+        return Fail(landed.Annotate("rank " + std::to_string(ranks_.rank())));
       }
       const uint64_t hash = HashOf(result_);
       const MutexLock lock(mutex_);
-      drawn_[landed_++ % drawn_.size()] = hash;
+      drawn_ = hash;
+      changed_.NotifyAll();
       return;
     }
     default:

@@ -1,5 +1,5 @@
 // RankThread: a rank that follows. Its thread runs the calls that the leader sends, in their order,
-// and remembers a hash of the tokens that it drew in each step.
+// and tells a hash of the tokens that it drew in each step.
 #pragma once
 
 #include <cstdint>
@@ -29,14 +29,16 @@ class RankThread {
 
   // The leader's thread. Copies the message.
   void Send(const RankMessage& message);
-  // The hash of the oldest step that the rank has landed and nobody has taken; empty: none yet.
-  std::optional<uint64_t> TakeDrawn();
+  // Waits until the rank has landed the oldest step whose hash nobody has taken, and returns that;
+  // empty when the rank has failed.
+  std::optional<uint64_t> AwaitDrawn();
 
  private:
   void Run();
   RankCall ObeyUntilTheEnd();
   void Receive();  // into message_
-  void Obey();     // order_
+  void Fail(const Status& why);
+  void Obey();  // order_
 
   Executor& executor_;
   Communicator& ranks_;
@@ -44,17 +46,15 @@ class RankThread {
   RankMessage message_;
   RankOrder order_;
   StepResult result_;
-  bool failed_ = false;
 
   Mutex mutex_;
   Condition changed_;
-  // Rings of messages and of hashes, whose memory is used again.
+  // A ring, whose memory is used again.
   std::vector<RankMessage> waiting_ TANDEM_GUARDED_BY(mutex_);
   uint64_t sent_ TANDEM_GUARDED_BY(mutex_) = 0;
   uint64_t received_ TANDEM_GUARDED_BY(mutex_) = 0;
-  std::vector<uint64_t> drawn_ TANDEM_GUARDED_BY(mutex_);
-  uint64_t landed_ TANDEM_GUARDED_BY(mutex_) = 0;
-  uint64_t taken_ TANDEM_GUARDED_BY(mutex_) = 0;
+  std::optional<uint64_t> drawn_ TANDEM_GUARDED_BY(mutex_);  // until it is taken
+  bool failed_ TANDEM_GUARDED_BY(mutex_) = false;            // written by thread_ alone
   std::thread thread_;
 };
 

@@ -10,9 +10,8 @@
 namespace tandem {
 
 RankedExecutor::RankedExecutor(std::vector<RankParts> parts, int32_t max_batch_size)
-    : parts_(std::move(parts)), drawn_(2 * RankThread::kWaiting) {
+    : parts_(std::move(parts)) {
   TANDEM_CHECK(!parts_.empty(), "an executor without ranks");
-  compared_.resize(parts_.size() - 1);
   for (size_t rank = 1; rank < parts_.size(); ++rank) {
     others_.push_back(
         std::make_unique<RankThread>(*parts_[rank].executor, *parts_[rank].ranks, max_batch_size));
@@ -63,27 +62,18 @@ Status RankedExecutor::Land(StepResult& result) {
   failure_ = leader().Land(result);
   Communicator& ranks = *parts_.front().ranks;
   if (failure_.ok()) failure_ = ranks.status();
-  if (!failure_.ok()) {
-    ranks.Fail(failure_);
-    return failure_;
-  }
-  drawn_[landed_++ % drawn_.size()] = HashOf(result);
-  failure_ = Compare();
+  if (failure_.ok()) failure_ = Compare(HashOf(result));
   if (!failure_.ok()) ranks.Fail(failure_);
   return failure_;
 }
 
-// The ranks may be some steps behind: what they have drawn is compared when it is known.
-Status RankedExecutor::Compare() {
+Status RankedExecutor::Compare(uint64_t drawn) {
   for (size_t i = 0; i < others_.size(); ++i) {
-    while (const std::optional<uint64_t> drawn = others_[i]->TakeDrawn()) {
-      const uint64_t step = compared_[i]++;
-      if (drawn_[step % drawn_.size()] == *drawn) continue;
-      // What a rank draws once another has failed is void.
-      const Status failed = parts_.front().ranks->status();
-      return failed.ok() ? Internal(fmt::format("rank {} drew other tokens than rank 0", i + 1))
-                         : failed;
-    }
+    const std::optional<uint64_t> other = others_[i]->AwaitDrawn();
+    // What a rank draws once another has failed is void.
+    TANDEM_RETURN_IF_ERROR(parts_.front().ranks->status());
+    if (other != drawn)
+      return Internal(fmt::format("rank {} drew other tokens than rank 0", i + 1));
   }
   return {};
 }

@@ -4,7 +4,7 @@
 // (Communicator) and draw the same tokens with the same noise, so that no draw is ever sent.
 //
 // A rank that fails ends the waits of all others and is the failure that Land reports. So is a rank
-// that drew other tokens than the first, which the ranks compare after every step.
+// that drew other tokens than the first: Land waits for all ranks and compares.
 #pragma once
 
 #include <cstdint>
@@ -43,14 +43,11 @@ class RankedExecutor final : public Executor {
  private:
   Executor& leader() { return *parts_.front().executor; }
   void Tell();
-  Status Compare();
+  Status Compare(uint64_t drawn);
 
   std::vector<RankParts> parts_;
   std::vector<std::unique_ptr<RankThread>> others_;
   RankMessage message_;
-  uint64_t landed_ = 0;             // steps
-  std::vector<uint64_t> drawn_;     // a ring: hashes of what the last steps drew
-  std::vector<uint64_t> compared_;  // by other rank: steps
   Status failure_;
 };
 

@@ -131,8 +131,7 @@ void RoundExecutor::AddSequence(int32_t slot, const SlotInit& init,
   computed_[static_cast<size_t>(slot)] = init.computed;
   sent_[static_cast<size_t>(slot)] = {init.sent_by_probability, init.sent_threshold,
                                       init.sent_logits};
-  const Status added = device_slots_->Add(sampled_, slot, init);
-  if (failure_.ok()) failure_ = added;
+  Note(device_slots_->Add(sampled_, slot, init));
 }
 
 void RoundExecutor::RemoveSequence(int32_t slot) {
@@ -428,7 +427,17 @@ void RoundExecutor::TargetForward(const ops::PassBounds& bounds, const RangeLeng
 void RoundExecutor::Quieten() {
   std::byte nothing{};
   models_.ranks->Broadcast({&nothing, 1});
-  if (failure_.ok()) failure_ = backend_.Synchronize();
+  Note(backend_.Synchronize());
+}
+
+// Keeps the first failure for Land. The other ranks hear of it at once: the first one may wait for
+// this one long before it asks for the step.
+void RoundExecutor::Note(const Status& failure) {
+  if (failure.ok() || !failure_.ok()) return;
+  failure_ = failure;
+  if (models_.ranks == nullptr) return;
+  const int rank = models_.ranks->rank();
+  models_.ranks->Fail(rank == 0 ? failure : failure.Annotate("rank " + std::to_string(rank)));
 }
 
 // ---- Draws ----
@@ -491,7 +500,7 @@ void RoundExecutor::DrawAndAccept(const ops::PassBounds& bounds, bool verifies) 
 // Waits for the results of every earlier step and for this step's drafts: masks follow from both.
 void RoundExecutor::SendMasks(const BatchPlan& plan) {
   SettleLaunched();
-  if (failure_.ok() && !config_.on_host) failure_ = backend_.WaitFor(DraftsMarkOf(sampled_));
+  if (failure_.ok() && !config_.on_host) Note(backend_.WaitFor(DraftsMarkOf(sampled_)));
   if (!failure_.ok()) return;  // Land reports it; the host's copy is meaningless
   const ops::SlotArrays& slots = memory_->round().slots;
   const DeviceMemory::HostDrafts drafts =
@@ -563,12 +572,12 @@ void RoundExecutor::SettleLaunched() {
 void RoundExecutor::Settle(uint64_t step) {
   if (step < settled_) return;
   settled_ = step + 1;
-  if (failure_.ok()) failure_ = backend_.WaitFor(MarkOf(step));
+  if (failure_.ok()) Note(backend_.WaitFor(MarkOf(step)));
   if (!failure_.ok()) return;  // the host's memory holds an earlier step's results
   const DeviceMemory::HostResults host = memory_->ResultsOf(step);
   if (host.status->broken != 0) {
-    failure_ = Internal("the plan does not fit the state on the device: " +
-                        std::to_string(host.status->broken));
+    Note(Internal("the plan does not fit the state on the device: " +
+                  std::to_string(host.status->broken)));
     return;
   }
   masks_.Commit(host, StepOf(step).items);

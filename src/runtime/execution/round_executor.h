@@ -126,6 +126,7 @@ class RoundExecutor final : public Executor {
   ops::PassBounds BoundsOf(int32_t rows, int32_t max_logits) const;
   void SendMasks(const BatchPlan& plan);
   void Quieten();
+  void Note(const Status& failure);
   void TimeTarget();
   void NotePasses();
   void ReadMarks(uint64_t step);
