@@ -156,7 +156,7 @@ class LmiStartTest(unittest.TestCase):
         )
         with self.started(folder) as server:
             said = "".join(server.lines)
-        self.assertIn("option.tensor_parallel_degree 4: no effect: one GPU holds the model", said)
+        self.assertIn("option.tensor_parallel_degree 4: no effect: `--tensor_parallel_size` splits a model", said)
         self.assertIn("option.max_inputlen (did you mean option.max_input_len?)", said)
 
     def test_the_configuration_is_shown(self):
