@@ -15,22 +15,11 @@
 namespace tandem {
 namespace {
 
-EngineOptions Options() {
-  EngineOptions options;
-  options.max_batch_size = 4;
-  options.max_num_tokens = 32;
-  options.max_seq_len = 120;
-  options.block_tokens = 16;
-  options.kv_cache_bytes = 8 << 20;
-  options.draft_mode = DraftMode::kOff;
-  return options;
-}
-
 // The tiny models whose context holds the requests: all of them but those of a short one.
 std::vector<std::string> Models() {
   std::vector<std::string> names = FamilyFixtures();
   std::erase_if(names, [](const std::string& name) {
-    return FamilySpec(name).max_positions < Options().max_seq_len;
+    return FamilySpec(name).max_positions < FamilyOptions().max_seq_len;
   });
   return names;
 }
@@ -71,13 +60,13 @@ class FamiliesEngineTest : public FolderTest, public ::testing::WithParamInterfa
 };
 
 TEST_P(FamiliesEngineTest, DraftsPrefixesChunksAndPreemptionChangeNoToken) {
-  const auto alone = Make(Options());
+  const auto alone = Make(FamilyOptions());
   std::vector<std::vector<int32_t>> expected;
   for (const Request& request : Requests()) {
     expected.push_back(RunRequests(*alone, {request})[0][0].tokens);
     EXPECT_EQ(expected.back().size(), 40u);
   }
-  EngineOptions options = Options();
+  EngineOptions options = FamilyOptions();
   options.draft_mode = DraftMode::kFixed;
   options.fixed_draft_len = 3;
   for (const bool scarce : {false, true}) {

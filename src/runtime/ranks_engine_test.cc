@@ -71,13 +71,7 @@ RankedModels LoadRanks(const std::string& name, int size, bool split_draft, int6
 bool HasRanks(int size) { return !TestOnCuda() || ops::NumCudaDevices() >= size; }
 
 EngineOptions Options() {
-  EngineOptions options;
-  options.max_batch_size = 4;
-  options.max_num_tokens = 32;
-  options.max_seq_len = 120;
-  options.block_tokens = 16;
-  options.kv_cache_bytes = 8 << 20;
-  options.draft_mode = DraftMode::kOff;
+  EngineOptions options = FamilyOptions();
   options.executor = TestExecutor();
   return options;
 }
@@ -87,7 +81,6 @@ std::vector<Request> Requests(int64_t vocab) {
   for (int32_t i = 0; i < 6; ++i) {
     Request request = SimpleRequest(CountingPrompt(2 + 14 * i, i, vocab), 40);
     request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
-    request.sampling.seed = 17;
     requests.push_back(std::move(request));
   }
   return requests;

@@ -10,11 +10,11 @@
 
 #include "apps/models/artifact.h"
 #include "apps/models/config_rows.h"
+#include "apps/models/load_model.h"
 #include "apps/models/load_quantization.h"
 #include "apps/models/local_model.h"
 #include "apps/models/quantized_model.h"
 #include "base/log.h"
-#include "model/rank_source.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/option_rows.h"
 
@@ -53,13 +53,6 @@ std::filesystem::path ExecutableFolder() {
   if (length <= 0) return {};
   return std::filesystem::path(std::string(path.data(), static_cast<size_t>(length))).parent_path();
 }
-
-// A model whose weights are not packed yet.
-struct Opened {
-  LoadedModel model;
-  ModelSource source;
-  std::optional<DummyOptions> dummy = {};  // that it was made with
-};
 
 Opened WithName(ModelSource source, std::string name) {
   Opened opened;
@@ -263,12 +256,6 @@ void ApplyLimits(const OptionValues& values, const BuildLimits& limits, const Mo
   }
 }
 
-// As many positions as will be served.
-int64_t PositionsOf(const ModelSpec& spec, const EngineOptions& engine) {
-  const int64_t longest = engine.max_seq_len;
-  return longest > 0 ? std::min(longest, spec.max_positions) : spec.DefaultPositions();
-}
-
 // A prompt leaves room for one token of output; a warning says when an option asks for more.
 void BoundInput(const OptionValues& values, const ModelSpec& spec, EngineOptions& engine) {
   const int64_t longest = PositionsOf(spec, engine);
@@ -279,100 +266,6 @@ void BoundInput(const OptionValues& values, const ModelSpec& spec, EngineOptions
                engine.max_input_len, longest, longest - 1);
   }
   engine.max_input_len = static_cast<int32_t>(longest - 1);
-}
-
-// How the target's or the draft's weights are kept.
-AskedFormat FormatOf(const SessionOptions& options, ModelIndex model) {
-  const bool draft = model == ModelIndex::kDraft;
-  return {.layers = options.models.quantize,
-          .head = draft ? std::nullopt : options.models.head,
-          .head_as_layers = draft};
-}
-
-// Whether each of several ranks has all of the model.
-bool IsWholeOnRanks(const SessionOptions& options, const ModelSpec& part) {
-  return options.ranks.target > 1 && part.place.ranks == 1;
-}
-
-// Under which other sessions find its weights. Those of a dummy are never shared: empty.
-std::string StoreKeyOf(const SessionOptions& options, const Opened& opened, const ModelSpec& part,
-                       ModelIndex index, const ops::Backend& backend) {
-  if (opened.model.path.empty()) return {};
-  const std::string key =
-      WeightStore::KeyOf(opened.model.path, opened.model.spec, backend, FormatOf(options, index));
-  if (IsWholeOnRanks(options, part)) return key + ", whole on ranks";
-  if (part.place.ranks == 1) return key;
-  return fmt::format("{}, rank {} of {}", key, part.place.rank, part.place.ranks);
-}
-
-// A rank's part is cut from the whole model, but for a dummy, whose parts are made where they lie.
-Result<std::unique_ptr<WeightSource>> SourceOfPart(Opened& opened, const ModelSpec& part,
-                                                   ops::Backend& backend) {
-  if (!opened.dummy || part.place.ranks == 1) {
-    return std::unique_ptr<WeightSource>(
-        std::make_unique<RankSource>(*opened.source.weights, part));
-  }
-  DummyOptions options = *opened.dummy;
-  options.backend = &backend;
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DummySource> made, DummySource::FromSpec(part, options));
-  return std::unique_ptr<WeightSource>(std::move(made));
-}
-
-// The weights of a rank, whose part of the model is `part`.
-Result<EngineModel> LoadPart(Opened& opened, const ModelSpec& part, ModelIndex index,
-                             const std::shared_ptr<ops::Backend>& backend, Session& session,
-                             WeightStore& store, Console& console) {
-  EngineModel model{.weights = nullptr, .name = opened.model.name};
-  const int64_t positions = PositionsOf(opened.model.spec, session.options.engine);
-  const std::string key = StoreKeyOf(session.options, opened, part, index, *backend);
-  model.weights = store.Find(key, positions);
-  if (model.weights != nullptr) return model;
-  const std::string rank = part.place.ranks == 1 ? "" : fmt::format(", rank {}", part.place.rank);
-  AskedFormat format = FormatOf(session.options, index);
-  format.same_everywhere = IsWholeOnRanks(session.options, part);
-  const Turn turn(session.turns.get());
-  // A GPU is a thread's, and the thread's last one was another rank's.
-  if (backend->device().kind == Device::Kind::kCuda) backend->BindThread();
-  TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
-                          SourceOfPart(opened, part, *backend));
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<const Weights> loaded,
-                          LoadWeights(
-                              *source, *backend, positions,
-                              [&](double done) {
-                                console.Progress("loading " + model.name + rank, done);
-                                turn.Yield();  // between layers others may serve
-                              },
-                              format));
-  // The memory belongs to the backend, which so lives as long as the weights.
-  const Weights* const weights = loaded.get();
-  using Owners = std::pair<std::shared_ptr<ops::Backend>, std::shared_ptr<const Weights>>;
-  auto owners = std::make_shared<Owners>(backend, std::move(loaded));
-  model.weights = std::shared_ptr<const Weights>(std::move(owners), weights);
-  if (!key.empty()) store.Keep(key, model.weights);
-  return model;
-}
-
-// Loads a model on every rank of the session.
-Status Load(Opened& opened, ModelIndex index, Session& session, WeightStore& store,
-            Console& console) {
-  const bool is_target = index == ModelIndex::kTarget;
-  const RankOptions& ranks = session.options.ranks;
-  TANDEM_ASSIGN_OR_RETURN(
-      const std::vector<ModelSpec> parts,
-      is_target ? TargetParts(opened.model.spec, ranks) : DraftParts(opened.model.spec, ranks));
-  for (size_t rank = 0; rank < parts.size(); ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(
-        EngineModel model,
-        LoadPart(opened, parts[rank], index, session.backends[rank], session, store, console));
-    if (rank == 0) {
-      (is_target ? session.target_weights : session.draft_weights) = std::move(model);
-    } else {
-      EngineRank& other = session.other_ranks[rank - 1];
-      (is_target ? other.target : other.draft) = std::move(model);
-    }
-  }
-  opened.source.weights.reset();  // packed: the files need not stay mapped
-  return {};
 }
 
 // Of a rank, whose part of the model is `spec`.
@@ -580,7 +473,7 @@ Status LoadDummyDraft(double acceptance, Session& session, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenDummyDraft(session.options, acceptance,
                                                         session.target.spec, *session.backend));
   WeightStore none;  // a dummy is never shared
-  TANDEM_RETURN_IF_ERROR(Load(opened, ModelIndex::kDraft, session, none, console));
+  TANDEM_RETURN_IF_ERROR(LoadModel(opened, ModelIndex::kDraft, session, none, console));
   session.draft = std::make_unique<LoadedModel>(std::move(opened.model));
   return {};
 }
@@ -605,11 +498,11 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
     session->other_ranks.emplace_back().backend = session->backends[rank].get();
   }
   TANDEM_RETURN_IF_ERROR(
-      Load(pair.target, ModelIndex::kTarget, *session, shared->weights, console));
+      LoadModel(pair.target, ModelIndex::kTarget, *session, shared->weights, console));
   session->target = std::move(pair.target.model);
   if (pair.draft) {
     TANDEM_RETURN_IF_ERROR(
-        Load(*pair.draft, ModelIndex::kDraft, *session, shared->weights, console));
+        LoadModel(*pair.draft, ModelIndex::kDraft, *session, shared->weights, console));
     session->draft = std::make_unique<LoadedModel>(std::move(pair.draft->model));
   }
   TANDEM_RETURN_IF_ERROR(MakeEngine(*session, session->options.engine));

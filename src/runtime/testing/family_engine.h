@@ -18,6 +18,18 @@ namespace tandem {
 inline DType FamilyTargetType() { return TestOnCuda() ? DType::kF16 : DType::kF32; }
 constexpr DType kFamilyDraftType = DType::kBF16;
 
+// Few rows and places, so that requests are computed in chunks and wait for each other; no drafts.
+inline EngineOptions FamilyOptions() {
+  EngineOptions options;
+  options.max_batch_size = 4;
+  options.max_num_tokens = 32;
+  options.max_seq_len = 120;
+  options.block_tokens = 16;
+  options.kv_cache_bytes = 8 << 20;
+  options.draft_mode = DraftMode::kOff;
+  return options;
+}
+
 // As its config stores it.
 inline ModelSpec FamilySpec(const std::string& name) {
   const auto reader = HfReader::Open(FixturesFolder() / name);
