@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <functional>
 #include <random>
 #include <thread>
@@ -13,8 +14,8 @@ namespace tandem {
 namespace {
 
 // Runs the ranks, each on a thread of its own.
-void RunRanks(int size, const std::function<void(Communicator&)>& rank) {
-  const auto ranks = MakeInProcessRanks(size);
+void RunRanks(int size, const std::function<void(Communicator&)>& rank, int stages = 1) {
+  const auto ranks = MakeInProcessRanks(size, stages);
   std::vector<std::thread> threads;
   for (const auto& one : ranks) threads.emplace_back([&rank, &one] { rank(*one); });
   for (std::thread& thread : threads) thread.join();
@@ -89,6 +90,32 @@ TEST_P(InProcessRanksTest, EveryRankGetsTheBytesOfTheFirst) {
   });
 }
 
+TEST_P(InProcessRanksTest, EveryRankGetsTheRowsOfAnyOne) {
+  RunRanks(GetParam(), [](Communicator& comm) {
+    for (int from = 0; from < comm.size(); ++from) {
+      std::vector<float> rows(70, static_cast<float>(comm.rank()));
+      comm.BroadcastRows({rows.data(), DType::kF32, {7, 10}, {}}, from);
+      EXPECT_EQ(rows, std::vector<float>(70, static_cast<float>(from)));
+    }
+  });
+}
+
+TEST_P(InProcessRanksTest, RowsAreHandedOnFromRankToRank) {
+  RunRanks(GetParam(), [](Communicator& comm) {
+    for (int i = 0; i < 500; ++i) {
+      std::vector<int32_t> rows(static_cast<size_t>(1 + i % 40), i);
+      const Tensor view{rows.data(), DType::kI32, {static_cast<int64_t>(rows.size())}, {}};
+      if (comm.rank() > 0) {
+        std::ranges::fill(rows, -1);
+        comm.Receive(view, comm.rank() - 1);
+      }
+      ASSERT_EQ(rows, std::vector<int32_t>(rows.size(), i + comm.rank()));
+      for (int32_t& row : rows) ++row;
+      if (comm.rank() + 1 < comm.size()) comm.Send(view, comm.rank() + 1);
+    }
+  });
+}
+
 TEST_P(InProcessRanksTest, ManyMeetingsKeepTheRanksInStep) {
   RunRanks(GetParam(), [](Communicator& comm) {
     float sum = static_cast<float>(comm.rank());
@@ -134,7 +161,73 @@ TEST_P(InProcessRanksTest, ARankThatLeavesEndsTheWaitOfTheOthers) {
   EXPECT_EQ(ranks.front()->status().message(), "rank " + std::to_string(size - 1) + " has left");
 }
 
+TEST_P(InProcessRanksTest, ARankThatFailsEndsTheWaitOfAReceiver) {
+  const int size = GetParam();
+  if (size == 1) return;
+  RunRanks(size, [](Communicator& comm) {
+    float value = 1.0f;
+    const int last = comm.size() - 1;
+    if (comm.rank() == last) return comm.Fail(Unavailable("the device is lost"));
+    // From one that never sends.
+    comm.Receive({&value, DType::kF32, {1, 1}, {}}, last);
+    comm.Send({&value, DType::kF32, {1, 1}, {}}, last);
+    EXPECT_EQ(comm.status().message(), "the device is lost");
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Sizes, InProcessRanksTest, testing::Values(1, 2, 3, 4));
+
+TEST(InProcessStagesTest, SumsAndPartsAreThoseOfAStage) {
+  RunRanks(
+      6,
+      [](Communicator& comm) {
+        Communicator& stage = comm.stage();
+        EXPECT_EQ(stage.size(), 2);
+        EXPECT_EQ(stage.rank(), comm.rank() % 2);
+        EXPECT_EQ(&stage.stage(), &stage);
+        const int first = comm.rank() - stage.rank();
+        float sum = static_cast<float>(comm.rank());
+        stage.AllReduce({&sum, DType::kF32, {1, 1}, {}});
+        EXPECT_EQ(sum, static_cast<float>(2 * first + 1));
+        float part = static_cast<float>(comm.rank());
+        std::vector<float> all(2);
+        stage.GatherColumns({&part, DType::kF32, {1, 1}, {}},
+                            {all.data(), DType::kF32, {1, 2}, {}});
+        EXPECT_EQ(all,
+                  (std::vector<float>{static_cast<float>(first), static_cast<float>(first + 1)}));
+        // Each rank hands on to the one with its number in the next stage.
+        float row = static_cast<float>(comm.rank());
+        const Tensor view{&row, DType::kF32, {1, 1}, {}};
+        if (comm.rank() >= 2) comm.Receive(view, comm.rank() - 2);
+        EXPECT_EQ(row, static_cast<float>(stage.rank()));
+        if (comm.rank() < 4) comm.Send(view, comm.rank() + 2);
+        comm.BroadcastRows(view, 5);
+        EXPECT_EQ(row, 1.0f);
+      },
+      /*stages=*/3);
+}
+
+TEST(InProcessStagesTest, ARankThatFailsEndsTheWaitsOfOtherStages) {
+  RunRanks(
+      4,
+      [](Communicator& comm) {
+        float value = 1.0f;
+        const Tensor row{&value, DType::kF32, {1, 1}, {}};
+        if (comm.rank() == 1) return comm.stage().Fail(Unavailable("the device is lost"));
+        // The first stage waits for a sum, the last one for rows that nobody sends.
+        if (comm.rank() == 0) comm.stage().AllReduce(row);
+        if (comm.rank() >= 2) comm.Receive(row, comm.rank() - 2);
+        EXPECT_EQ(comm.status().message(), "the device is lost");
+        EXPECT_EQ(comm.stage().status().message(), "the device is lost");
+      },
+      /*stages=*/2);
+}
+
+TEST(InProcessStagesTest, ARankThatLeavesIsNamedByItsNumberAmongAll) {
+  auto ranks = MakeInProcessRanks(4, 2);
+  ranks[3].reset();
+  EXPECT_EQ(ranks.front()->stage().status().message(), "rank 3 has left");
+}
 
 }  // namespace
 }  // namespace tandem

@@ -159,6 +159,7 @@ class StreamRank final : public Communicator {
 
   int rank() const override { return links_.rank; }
   int size() const override { return links_.size; }
+  Communicator& stage() override { return *this; }
 
   void AllReduce(const Tensor& rows) override {
     if (size() == 1 || rows.NumElements() == 0 || meeting_->failed()) return;
@@ -174,6 +175,11 @@ class StreamRank final : public Communicator {
     EnqueueGather(context_, links_, part, all);
   }
 
+  // Of stages, which GPUs do not have yet: MakeStreamRanks makes one.
+  void BroadcastRows(const Tensor& /*rows*/, int /*from*/) override { RefuseStages(); }
+  void Send(const Tensor& /*rows*/, int /*to*/) override { RefuseStages(); }
+  void Receive(const Tensor& /*rows*/, int /*from*/) override { RefuseStages(); }
+
   void Broadcast(std::span<std::byte> bytes) override { host_->Broadcast(bytes); }
 
   void Fail(const Status& why) override {
@@ -183,6 +189,8 @@ class StreamRank final : public Communicator {
   Status status() const override { return meeting_->failure(); }
 
  private:
+  static void RefuseStages() { TANDEM_CHECK(false, "GPU ranks are one stage"); }
+
   const std::shared_ptr<Meeting> meeting_;
   const std::unique_ptr<Communicator> host_;
   const Links links_;
