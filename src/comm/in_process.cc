@@ -1,28 +1,17 @@
 #include "comm/in_process.h"
 
 #include <algorithm>
-#include <array>
 #include <cstdint>
 #include <cstring>
 #include <string>
 #include <utility>
 
 #include "base/check.h"
+#include "comm/host_parts.h"
 #include "comm/meeting.h"
-#include "tensor/convert.h"
 
 namespace tandem {
 namespace {
-
-constexpr int64_t kPiece = 1024;  // elements that are added up at a time
-using Floats = std::array<float, kPiece>;
-
-// Elements begin .. begin + count, as a vector.
-Tensor Piece(const Tensor& tensor, int64_t begin, int64_t count) {
-  std::byte* const data =
-      static_cast<std::byte*>(tensor.data) + begin * static_cast<int64_t>(SizeOf(tensor.dtype));
-  return {data, tensor.dtype, {count}, tensor.device};
-}
 
 // Where some ranks meet: all together, and each two for what one sends to the other.
 class Group {
@@ -64,10 +53,11 @@ class InProcessRank final : public Communicator {
     if (size() == 1) return;
     meeting_.tensor(rank_) = rows;
     if (!meeting_.Meet()) return;
-    const int64_t pieces = (rows.NumElements() + kPiece - 1) / kPiece;
+    const int64_t pieces = (rows.NumElements() + kSumPiece - 1) / kSumPiece;
     for (int64_t piece = pieces * rank_ / size(); piece < pieces * (rank_ + 1) / size(); ++piece) {
-      const int64_t begin = piece * kPiece;
-      AddUp(begin, std::min(kPiece, rows.NumElements() - begin));
+      const int64_t begin = piece * kSumPiece;
+      AddUp(meeting_.tensors(), begin, std::min(kSumPiece, rows.NumElements() - begin),
+            meeting_.tensors());
     }
     meeting_.Meet();
   }
@@ -75,17 +65,8 @@ class InProcessRank final : public Communicator {
   void GatherColumns(const Tensor& part, const Tensor& all) override {
     meeting_.tensor(rank_) = part;
     if (!meeting_.Meet()) return;
-    const auto element = static_cast<int64_t>(SizeOf(all.dtype));
     for (int from = 0; from < size(); ++from) {
-      const int64_t begin = from * part.dim(1);
-      const int64_t count = std::min(part.dim(1), all.dim(1) - begin);
-      if (count <= 0) break;
-      const auto* const source = static_cast<const std::byte*>(meeting_.tensor(from).data);
-      auto* const target = static_cast<std::byte*>(all.data) + begin * element;
-      for (int64_t row = 0; row < part.dim(0); ++row) {
-        std::memcpy(target + row * all.dim(1) * element, source + row * part.dim(1) * element,
-                    static_cast<size_t>(count * element));
-      }
+      CopyColumns(meeting_.tensor(from), from * part.dim(1), all);
     }
     meeting_.Meet();
   }
@@ -121,21 +102,6 @@ class InProcessRank final : public Communicator {
   static void Copy(const Tensor& from, const Tensor& to) {
     TANDEM_CHECK(from.NumBytes() == to.NumBytes(), "ranks with rows of other sizes");
     std::memcpy(to.data, from.data, static_cast<size_t>(to.NumBytes()));
-  }
-  void AddUp(int64_t begin, int64_t count) {
-    Floats sum, next;
-    const auto floats = [count](Floats& values) {
-      return Tensor{values.data(), DType::kF32, {count}, {}};
-    };
-    ConvertElements(Piece(meeting_.tensor(0), begin, count), floats(sum));
-    for (int from = 1; from < size(); ++from) {
-      ConvertElements(Piece(meeting_.tensor(from), begin, count), floats(next));
-      for (int64_t i = 0; i < count; ++i)
-        sum[static_cast<size_t>(i)] += next[static_cast<size_t>(i)];
-    }
-    for (int to = 0; to < size(); ++to) {
-      ConvertElements(floats(sum), Piece(meeting_.tensor(to), begin, count));
-    }
   }
 
   const std::shared_ptr<Group> group_;

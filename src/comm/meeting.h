@@ -6,6 +6,7 @@
 #include <atomic>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/mutex.h"
@@ -44,6 +45,7 @@ class Meeting {
   SharedFailure& failure() const { return *failure_; }
   // What each brings: of the others to be read between two meetings.
   Tensor& tensor(int rank) { return tensors_[static_cast<size_t>(rank)]; }
+  std::span<const Tensor> tensors() const { return tensors_; }
 
   // Returns when all threads have called it; false if a rank has failed.
   bool Meet();

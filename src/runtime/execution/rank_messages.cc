@@ -1,14 +1,9 @@
 #include "runtime/execution/rank_messages.h"
 
-#include <cstring>
 #include <tuple>
-#include <type_traits>
 
 namespace tandem {
 namespace {
-
-template <typename T>
-concept Plain = std::is_trivially_copyable_v<T>;
 
 // The values of a slot, and its lists, in the order in which they are sent.
 template <typename Init>
@@ -26,84 +21,29 @@ auto ListsOfPlan(Plan& plan) {
   return std::tie(plan.sequences, plan.blocks, plan.copies, plan.mappings, plan.host_copies);
 }
 
-class Writer {
- public:
-  explicit Writer(RankMessage& out) : out_(out) { out_.clear(); }
-
-  template <Plain T>
-  void Value(const T& value) {
-    Bytes(&value, sizeof value);
-  }
-  template <Plain T>
-  void List(std::span<const T> values) {
-    Value(static_cast<uint64_t>(values.size()));
-    Bytes(values.data(), values.size_bytes());
-  }
-
- private:
-  void Bytes(const void* data, size_t bytes) {
-    const auto* first = static_cast<const std::byte*>(data);
-    out_.insert(out_.end(), first, first + bytes);
-  }
-
-  RankMessage& out_;
-};
-
-class Reader {
- public:
-  explicit Reader(std::span<const std::byte> message) : left_(message) {}
-
-  bool complete() const { return ok_ && left_.empty(); }
-
-  template <Plain T>
-  void Value(T& value) {
-    Bytes(&value, sizeof value);
-  }
-  template <Plain T>
-  void List(std::vector<T>& values) {
-    uint64_t count = 0;
-    Value(count);
-    ok_ = ok_ && count <= left_.size() / sizeof(T);
-    if (!ok_) return;
-    values.resize(count);
-    Bytes(values.data(), count * sizeof(T));
-  }
-
- private:
-  void Bytes(void* data, size_t bytes) {
-    ok_ = ok_ && bytes <= left_.size();
-    if (!ok_ || bytes == 0) return;
-    std::memcpy(data, left_.data(), bytes);
-    left_ = left_.subspan(bytes);
-  }
-
-  std::span<const std::byte> left_;
-  bool ok_ = true;
-};
-
 template <typename Values>
-void WriteValues(const Values& values, Writer& writer) {
+void WriteValues(const Values& values, WireWriter& writer) {
   std::apply([&writer](const auto&... value) { (writer.Value(value), ...); }, values);
 }
 template <typename Lists>
-void WriteLists(const Lists& lists, Writer& writer) {
+void WriteLists(const Lists& lists, WireWriter& writer) {
   std::apply([&writer](const auto&... list) { (writer.List(std::span(list)), ...); }, lists);
 }
 template <typename Values>
-void ReadValues(const Values& values, Reader& reader) {
+void ReadValues(const Values& values, WireReader& reader) {
   std::apply([&reader](auto&... value) { (reader.Value(value), ...); }, values);
 }
 template <typename Lists>
-void ReadLists(const Lists& lists, Reader& reader) {
+void ReadLists(const Lists& lists, WireReader& reader) {
   std::apply([&reader](auto&... list) { (reader.List(list), ...); }, lists);
 }
 
 }  // namespace
 
-void WriteCall(RankCall call, RankMessage& out) { Writer(out).Value(call); }
+void WriteCall(RankCall call, RankMessage& out) { WireWriter(out).Value(call); }
 
 void WriteAddSequence(int32_t slot, const SlotInit& init, RankMessage& out) {
-  Writer writer(out);
+  WireWriter writer(out);
   writer.Value(RankCall::kAddSequence);
   writer.Value(slot);
   WriteValues(ValuesOf(init), writer);
@@ -112,20 +52,20 @@ void WriteAddSequence(int32_t slot, const SlotInit& init, RankMessage& out) {
 }
 
 void WriteRemoveSequence(int32_t slot, RankMessage& out) {
-  Writer writer(out);
+  WireWriter writer(out);
   writer.Value(RankCall::kRemoveSequence);
   writer.Value(slot);
 }
 
 void WriteStep(const BatchPlan& plan, RankMessage& out) {
-  Writer writer(out);
+  WireWriter writer(out);
   writer.Value(RankCall::kStep);
   writer.Value(plan.step);
   WriteLists(ListsOfPlan(plan), writer);
 }
 
 Status ReadMessage(std::span<const std::byte> message, RankOrder& order) {
-  Reader reader(message);
+  WireReader reader(message);
   reader.Value(order.call);
   switch (order.call) {
     case RankCall::kAddSequence:

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/status.h"
+#include "comm/wire.h"
 #include "runtime/execution/slot_init.h"
 #include "runtime/scheduling/batch_plan.h"
 
@@ -25,8 +26,6 @@ enum class RankCall : uint8_t {
   kWarmedUp,
   kStop
 };
-
-using RankMessage = std::vector<std::byte>;
 
 // Each replaces the message.
 void WriteCall(RankCall call, RankMessage& out);

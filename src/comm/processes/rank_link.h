@@ -1,0 +1,33 @@
+// RankLink: whole messages between two processes of a model, in their order: from the rank that
+// leads to one that follows, and back.
+#pragma once
+
+#include "comm/processes/socket.h"
+#include "comm/wire.h"
+
+namespace tandem {
+
+class RankLink {
+ public:
+  // Longer messages are a fault of the other side.
+  static constexpr uint64_t kMaxBytes = uint64_t{1} << 32;
+
+  // `peer`: the rank on the other side.
+  RankLink(Socket socket, int peer) : socket_(std::move(socket)), peer_(peer) {}
+
+  int peer() const { return peer_; }
+  // One thread sends, one receives. UNAVAILABLE names the rank when it has left or the link has
+  // been ended. Receive waits for a message and keeps the vector's memory.
+  Status Send(const RankMessage& message);
+  Status Receive(RankMessage& message);
+  // Any thread: ends what either side waits for.
+  void End() { socket_.Shutdown(); }
+
+ private:
+  Status Left() const;
+
+  const Socket socket_;
+  const int peer_;
+};
+
+}  // namespace tandem

@@ -1,0 +1,329 @@
+#include "comm/processes/rendezvous.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <fstream>
+#include <optional>
+#include <span>
+#include <string_view>
+#include <thread>
+#include <utility>
+
+#include "base/cores.h"
+#include "base/log.h"
+#include "comm/processes/process_ranks.h"
+
+namespace tandem {
+namespace {
+
+constexpr Nanos kHelloTime =
+    std::chrono::seconds(5);  // for one that has connected to say who it is
+constexpr Nanos kRetryTime = std::chrono::milliseconds(100);
+constexpr Nanos kSayTime = std::chrono::seconds(10);
+constexpr uint64_t kMagic = 0x4b4e41526d656454;  // "TedmRANK"
+constexpr uint64_t kMaxHello = 1 << 16;
+
+// What a connection is for. Of two ranks, the later one connects to the earlier.
+enum class Purpose : uint8_t { kLink, kTensors };
+
+// The first message of a connection.
+struct Hello {
+  uint64_t magic = kMagic;
+  Purpose purpose = Purpose::kLink;
+  int32_t rank = 0;
+  int32_t size = 0;
+  std::string secret;
+  std::string version;
+  // Of kLink.
+  std::string address;  // where the rank listens for those after it
+  std::string cores;    // the machine, and the cores that it may use there
+};
+
+// What rank 0 answers when all are there, or at once if it refuses.
+struct Answer {
+  std::string refusal;
+  std::string addresses;  // of all ranks, a line each; rank 0's is known
+  std::string cores;      // likewise
+};
+
+// Messages before there are ranks: short, and within kHelloTime.
+Status SendShort(const Socket& socket, const RankMessage& message) {
+  const uint64_t bytes = message.size();
+  TANDEM_RETURN_IF_ERROR(SendAll(socket, std::as_bytes(std::span(&bytes, 1)), kHelloTime));
+  return SendAll(socket, message, kHelloTime);
+}
+Result<RankMessage> ReceiveShort(const Socket& socket, Nanos timeout) {
+  uint64_t bytes = 0;
+  TANDEM_RETURN_IF_ERROR(ReceiveAll(socket, std::as_writable_bytes(std::span(&bytes, 1)), timeout));
+  if (bytes > kMaxHello) return DataLoss("no message of a rank");
+  RankMessage message(bytes);
+  TANDEM_RETURN_IF_ERROR(ReceiveAll(socket, message, kHelloTime));
+  return message;
+}
+
+Status SendHello(const Socket& socket, const Hello& hello) {
+  RankMessage message;
+  WireWriter writer(message);
+  writer.Value(hello.magic);
+  writer.Value(hello.purpose);
+  writer.Value(hello.rank);
+  writer.Value(hello.size);
+  for (const std::string* text : {&hello.secret, &hello.version, &hello.address, &hello.cores}) {
+    writer.List(std::span(*text));
+  }
+  return SendShort(socket, message);
+}
+Result<Hello> ReceiveHello(const Socket& socket) {
+  TANDEM_ASSIGN_OR_RETURN(const RankMessage message, ReceiveShort(socket, kHelloTime));
+  Hello hello;
+  hello.magic = 0;
+  WireReader reader(message);
+  reader.Value(hello.magic);
+  reader.Value(hello.purpose);
+  reader.Value(hello.rank);
+  reader.Value(hello.size);
+  for (std::string* text : {&hello.secret, &hello.version, &hello.address, &hello.cores}) {
+    reader.List(*text);
+  }
+  if (!reader.complete() || hello.magic != kMagic) return DataLoss("not a rank of a model");
+  return hello;
+}
+
+Status SendAnswer(const Socket& socket, const Answer& answer) {
+  RankMessage message;
+  WireWriter writer(message);
+  for (const std::string* text : {&answer.refusal, &answer.addresses, &answer.cores}) {
+    writer.List(std::span(*text));
+  }
+  return SendShort(socket, message);
+}
+Result<Answer> ReceiveAnswer(const Socket& socket, Nanos timeout) {
+  TANDEM_ASSIGN_OR_RETURN(const RankMessage message, ReceiveShort(socket, timeout));
+  Answer answer;
+  WireReader reader(message);
+  for (std::string* text : {&answer.refusal, &answer.addresses, &answer.cores}) reader.List(*text);
+  if (!reader.complete()) return DataLoss("no answer of rank 0");
+  return answer;
+}
+
+std::vector<std::string> Lines(std::string_view text) {
+  std::vector<std::string> lines(1);
+  for (const char c : text) {
+    if (c == '\n') {
+      lines.emplace_back();
+    } else {
+      lines.back() += c;
+    }
+  }
+  return lines;
+}
+
+// Takes the same time for all secrets of one length.
+bool IsSecret(std::string_view given, std::string_view secret) {
+  unsigned differ = given.size() == secret.size() ? 0 : 1;
+  for (size_t i = 0; i < std::min(given.size(), secret.size()); ++i) {
+    differ |= static_cast<unsigned char>(given[i]) ^ static_cast<unsigned char>(secret[i]);
+  }
+  return differ == 0;
+}
+
+std::string OwnCores() {
+  std::string id;  // one for each start of a machine; a file that cannot be mapped
+  std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
+  return fmt::format("{} {}", id, fmt::join(AllowedCores(), ","));
+}
+
+// The start of one process.
+class Joining {
+ public:
+  Joining(const RankWorld& world, Nanos patience)
+      : world_(world),
+        end_(clock_.Now() + patience),
+        say_(clock_.Now() + kSayTime),
+        sockets_(static_cast<size_t>(world.size)),
+        cores_(static_cast<size_t>(world.size)) {
+    cores_[static_cast<size_t>(world.rank)] = OwnCores();
+  }
+
+  Result<JoinedRanks> Join() {
+    TANDEM_RETURN_IF_ERROR(world_.rank == 0 ? Lead() : Follow());
+    JoinedRanks joined;
+    for (int rank = 0; rank < world_.size; ++rank) {
+      const bool same = cores_[static_cast<size_t>(rank)] == OwnCores();
+      joined.sharing += same && rank != world_.rank ? 1 : 0;
+      joined.share += same && rank < world_.rank ? 1 : 0;
+    }
+    joined.ranks = MakeProcessRank(world_.rank, std::move(sockets_), world_.stages);
+    joined.links = std::move(links_);
+    return joined;
+  }
+
+ private:
+  Status Lead() {
+    TANDEM_ASSIGN_OR_RETURN(const Listener listener, Listener::Bind(world_.address));
+    std::vector<std::optional<Socket>> links(static_cast<size_t>(world_.size));
+    std::vector<std::string> addresses(static_cast<size_t>(world_.size));
+    for (int missing = world_.size - 1; missing > 0; --missing) {
+      TANDEM_ASSIGN_OR_RETURN(auto come, AwaitRank(listener, Purpose::kLink, [&links](int rank) {
+                                return links[static_cast<size_t>(rank)].has_value();
+                              }));
+      auto& [hello, socket] = come;
+      const auto rank = static_cast<size_t>(hello.rank);
+      links[rank] = std::move(socket);
+      addresses[rank] = hello.address;
+      cores_[rank] = hello.cores;
+    }
+    const Answer answer{.refusal = {},
+                        .addresses = fmt::format("{}", fmt::join(addresses, "\n")),
+                        .cores = fmt::format("{}", fmt::join(cores_, "\n"))};
+    for (int rank = 1; rank < world_.size; ++rank) {
+      Socket& socket = *links[static_cast<size_t>(rank)];
+      TANDEM_RETURN_IF_ERROR(SendAnswer(socket, answer).Annotate(fmt::format("rank {}", rank)));
+      links_.push_back(std::make_unique<RankLink>(std::move(socket), rank));
+    }
+    return AwaitLater(listener);
+  }
+
+  Status Follow() {
+    TANDEM_ASSIGN_OR_RETURN(Socket leader, Connect(world_.address, 0));
+    const std::string host = OwnHost(leader);
+    TANDEM_ASSIGN_OR_RETURN(
+        const Listener listener,
+        Listener::Bind(host == "unix:" ? fmt::format("{}.{}", world_.address, world_.rank)
+                                       : host + ":0"));
+    Hello hello = OwnHello(Purpose::kLink);
+    hello.address = host == "unix:" ? host + listener.port() : host + ":" + listener.port();
+    hello.cores = cores_[static_cast<size_t>(world_.rank)];
+    TANDEM_RETURN_IF_ERROR(SendHello(leader, hello).Annotate("rank 0"));
+    Result<Answer> answer = ReceiveAnswer(leader, end_ - clock_.Now());
+    if (!answer.ok()) return answer.status().Annotate("rank 0");
+    if (!answer->refusal.empty()) return FailedPrecondition("rank 0: " + answer->refusal);
+    std::vector<std::string> addresses = Lines(answer->addresses);
+    cores_ = Lines(answer->cores);
+    if (addresses.size() != sockets_.size() || cores_.size() != sockets_.size()) {
+      return DataLoss("no answer of rank 0");
+    }
+    addresses.front() = world_.address;
+    links_.push_back(std::make_unique<RankLink>(std::move(leader), 0));
+    for (int rank = 0; rank < world_.rank; ++rank) {
+      TANDEM_ASSIGN_OR_RETURN(Socket socket, Connect(addresses[static_cast<size_t>(rank)], rank));
+      TANDEM_RETURN_IF_ERROR(SendHello(socket, OwnHello(Purpose::kTensors)));
+      sockets_[static_cast<size_t>(rank)] = std::move(socket);
+    }
+    return AwaitLater(listener);
+  }
+
+  // The ranks after this one connect to it for tensors.
+  Status AwaitLater(const Listener& listener) {
+    for (int missing = world_.size - 1 - world_.rank; missing > 0; --missing) {
+      TANDEM_ASSIGN_OR_RETURN(auto come, AwaitRank(listener, Purpose::kTensors, [this](int rank) {
+                                return rank <= world_.rank ||
+                                       sockets_[static_cast<size_t>(rank)].is_open();
+                              }));
+      sockets_[static_cast<size_t>(come.first.rank)] = std::move(come.second);
+    }
+    return {};
+  }
+
+  Hello OwnHello(Purpose purpose) const {
+    Hello hello;
+    hello.purpose = purpose;
+    hello.rank = world_.rank;
+    hello.size = world_.size;
+    hello.secret = world_.secret;
+    hello.version = world_.version;
+    return hello;
+  }
+
+  // The next rank that connects for this purpose. What is no rank is sent away; a rank that was
+  // started with something else ends the start of all.
+  template <typename IsThere>
+  Result<std::pair<Hello, Socket>> AwaitRank(const Listener& listener, Purpose purpose,
+                                             const IsThere& is_there) {
+    for (;;) {
+      Result<Socket> socket = listener.Accept(std::min(end_, say_) - clock_.Now());
+      if (!socket.ok()) {
+        if (socket.status().code() == Code::kUnauthenticated) continue;
+        if (socket.status().code() != Code::kDeadlineExceeded) return socket.status();
+        TANDEM_RETURN_IF_ERROR(SayMissing(is_there));
+        continue;
+      }
+      Result<Hello> hello = ReceiveHello(*socket);
+      if (!hello.ok()) continue;
+      const auto refuse = [&socket](const std::string& why) {
+        static_cast<void>(SendAnswer(*socket, {.refusal = why, .addresses = {}, .cores = {}}));
+      };
+      if (!IsSecret(hello->secret, world_.secret)) {
+        LogWarning("a process with another secret was sent away");
+        refuse("the secret is another one");
+        continue;
+      }
+      if (hello->purpose != purpose || hello->rank < 1 || hello->rank >= world_.size ||
+          is_there(hello->rank)) {
+        refuse(fmt::format("rank {} of {} is there already, or there is none", hello->rank,
+                           world_.size));
+        continue;
+      }
+      if (hello->size != world_.size || hello->version != world_.version) {
+        const std::string why = fmt::format(
+            "rank {} is one of {} in version {}, rank {} is one of {} in version {}", hello->rank,
+            hello->size, hello->version, world_.rank, world_.size, world_.version);
+        refuse(why);
+        return FailedPrecondition(why);
+      }
+      return std::pair(*std::move(hello), *std::move(socket));
+    }
+  }
+
+  // Tells those who watch, now and then, who is waited for; an error at the end of patience.
+  template <typename IsThere>
+  Status SayMissing(const IsThere& is_there) {
+    std::vector<int> missing;
+    for (int rank = world_.rank + 1; rank < world_.size; ++rank) {
+      if (!is_there(rank)) missing.push_back(rank);
+    }
+    const std::string who =
+        fmt::format("rank{} {}", missing.size() == 1 ? "" : "s", fmt::join(missing, ", "));
+    if (clock_.Now() >= end_) return DeadlineExceeded(who + " did not come");
+    LogWarning("waiting for {} at {}", who, world_.address);
+    say_ = clock_.Now() + kSayTime;
+    return {};
+  }
+
+  // Rank 0 may not have started yet.
+  Result<Socket> Connect(const std::string& address, int rank) {
+    for (;;) {
+      Result<Socket> socket = ConnectTo(address);
+      if (socket.ok() || socket.status().code() != Code::kUnavailable) return socket;
+      if (clock_.Now() >= end_) {
+        return DeadlineExceeded(
+            fmt::format("rank {} did not come: {}", rank, socket.status().message()));
+      }
+      if (clock_.Now() >= say_) {
+        LogWarning("waiting for rank {}: {}", rank, socket.status().message());
+        say_ = clock_.Now() + kSayTime;
+      }
+      std::this_thread::sleep_for(kRetryTime);
+    }
+  }
+
+  const RankWorld& world_;
+  const SteadyClock clock_;
+  const Nanos end_;
+  Nanos say_;
+  std::vector<Socket> sockets_;     // for tensors, by rank
+  std::vector<std::string> cores_;  // by rank
+  std::vector<std::unique_ptr<RankLink>> links_;
+};
+
+}  // namespace
+
+Result<JoinedRanks> JoinRanks(const RankWorld& world, Nanos patience) {
+  if (world.rank < 0 || world.rank >= world.size) {
+    return InvalidArgument(fmt::format("rank {} of {}", world.rank, world.size));
+  }
+  return Joining(world, patience).Join();
+}
+
+}  // namespace tandem

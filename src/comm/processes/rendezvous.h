@@ -1,0 +1,40 @@
+// How the processes of one model find each other when they start: rank 0 listens at an address that
+// all know, the others connect to it, and it tells each of them where the others are.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/clock.h"
+#include "comm/communicator.h"
+#include "comm/processes/rank_link.h"
+
+namespace tandem {
+
+// A process of a model among all of them.
+struct RankWorld {
+  int rank = 0;
+  int size = 1;
+  int stages = 1;       // of the communicator: what all are told alike on their command lines
+  std::string address;  // that rank 0 listens at: socket.h has its forms
+  std::string secret;   // that all of them know; sent as it is
+  std::string version;  // of the program: theirs must be the same
+};
+
+struct JoinedRanks {
+  std::unique_ptr<Communicator> ranks;
+  // Of rank 0: to all others, in their order; of another: to rank 0.
+  std::vector<std::unique_ptr<RankLink>> links;
+  // The ranks that run on the same cores of the same machine, this one included, and how many of
+  // them come before it.
+  int sharing = 1;
+  int share = 0;
+};
+
+// Waits until all are there, at most `patience`; DEADLINE_EXCEEDED names those that are missing.
+// UNAUTHENTICATED, INVALID_ARGUMENT and FAILED_PRECONDITION say what another process was started
+// with. The log says every few seconds who is waited for.
+Result<JoinedRanks> JoinRanks(const RankWorld& world, Nanos patience);
+
+}  // namespace tandem

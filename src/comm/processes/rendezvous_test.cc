@@ -1,0 +1,134 @@
+#include "comm/processes/rendezvous.h"
+
+#include <gtest/gtest.h>
+
+#include "comm/testing/join_in_threads.h"
+
+namespace tandem {
+namespace {
+
+constexpr Nanos kShort = std::chrono::milliseconds(300);
+constexpr Nanos kLong = std::chrono::seconds(60);
+
+RankWorld WorldOf(int rank, const std::string& address) {
+  RankWorld world;
+  world.rank = rank;
+  world.size = 2;
+  world.address = address;
+  world.version = "1";
+  return world;
+}
+
+RankMessage MessageOf(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text));
+  return {bytes.begin(), bytes.end()};
+}
+
+// A port that was free a moment ago: rank 0 must be told one, since all others are.
+std::string FreeAddress() {
+  const auto listener = Listener::Bind("127.0.0.1:0");
+  EXPECT_TRUE(listener.ok());
+  return "127.0.0.1:" + listener->port();
+}
+
+TEST(RendezvousTest, LinksCarryMessagesBothWaysAndRanksKnowWhoSharesTheirCores) {
+  for (const std::string& address : {NewRankAddress(), FreeAddress()}) {
+    SCOPED_TRACE(address);
+    auto joined = JoinInThreads(3, 1, address);
+    ASSERT_EQ(joined[0].links.size(), 2u);
+    for (int rank = 1; rank < 3; ++rank) {
+      RankLink& down = *joined[0].links[static_cast<size_t>(rank - 1)];
+      RankLink& up = *joined[static_cast<size_t>(rank)].links.front();
+      EXPECT_EQ(down.peer(), rank);
+      EXPECT_EQ(up.peer(), 0);
+      RankMessage message;
+      ASSERT_TRUE(down.Send(MessageOf("a step")).ok());
+      ASSERT_TRUE(up.Receive(message).ok());
+      EXPECT_EQ(message, MessageOf("a step"));
+      ASSERT_TRUE(up.Send({}).ok());
+      ASSERT_TRUE(down.Receive(message).ok());
+      EXPECT_TRUE(message.empty());
+    }
+    for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(joined[static_cast<size_t>(rank)].sharing, 3);
+      EXPECT_EQ(joined[static_cast<size_t>(rank)].share, rank);
+    }
+  }
+}
+
+TEST(RendezvousTest, ALinkWhoseOtherSideHasGoneNamesIt) {
+  auto joined = JoinInThreads(2);
+  joined[1].links.clear();
+  RankMessage message;
+  const Status left = joined[0].links.front()->Receive(message);
+  EXPECT_EQ(left.code(), Code::kUnavailable);
+  EXPECT_EQ(left.message(), "rank 1 has left");
+}
+
+TEST(RendezvousTest, AnAddressIsFreeAgainWhenTheRanksHaveEnded) {
+  for (const std::string& address : {NewRankAddress(), FreeAddress()}) {
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(JoinInThreads(2, 1, address).size(), 2u);
+  }
+}
+
+TEST(RendezvousTest, WhoDidNotComeIsNamed) {
+  const auto leader = JoinRanks(WorldOf(0, NewRankAddress()), kShort);
+  EXPECT_EQ(leader.status().code(), Code::kDeadlineExceeded);
+  EXPECT_EQ(leader.status().message(), "rank 1 did not come");
+  const auto other = JoinRanks(WorldOf(1, NewRankAddress()), kShort);
+  EXPECT_EQ(other.status().code(), Code::kDeadlineExceeded);
+  EXPECT_TRUE(other.status().message().starts_with("rank 0 did not come"))
+      << other.status().message();
+}
+
+TEST(RendezvousTest, WhatIsNoRankOfTheModelIsSentAway) {
+  const std::string address = NewRankAddress();
+  Result<JoinedRanks> leader = Internal("not run");
+  std::thread thread([&] { leader = JoinRanks(WorldOf(0, address), kLong); });
+  const auto connect = [&address] {
+    for (;;) {
+      if (auto socket = ConnectTo(address); socket.ok()) return std::move(*socket);
+      std::this_thread::yield();
+    }
+  };
+  {
+    const Socket silent = connect();
+    const std::string request = "GET / HTTP/1.1\r\nHost: tandem\r\n\r\n";
+    EXPECT_TRUE(SendAll(silent, std::as_bytes(std::span(request))).ok());
+  }
+  RankWorld stranger = WorldOf(1, address);
+  stranger.secret = "guessed";
+  const auto refused = JoinRanks(stranger, kLong);
+  EXPECT_EQ(refused.status().message(), "rank 0: the secret is another one");
+  const auto second = WorldOf(0, address);
+  EXPECT_EQ(JoinRanks(second, kShort).status().code(), Code::kUnavailable);  // the address is taken
+  const auto other = JoinRanks(WorldOf(1, address), kLong);
+  EXPECT_TRUE(other.ok()) << other.status().message();
+  thread.join();
+  EXPECT_TRUE(leader.ok()) << leader.status().message();
+}
+
+TEST(RendezvousTest, ProgramsOfOtherVersionsAreNotRanksOfOneModel) {
+  const std::string address = NewRankAddress();
+  Result<JoinedRanks> leader = Internal("not run");
+  std::thread thread([&] { leader = JoinRanks(WorldOf(0, address), kLong); });
+  RankWorld old = WorldOf(1, address);
+  old.version = "0";
+  const auto refused = JoinRanks(old, kLong);
+  thread.join();
+  EXPECT_EQ(refused.status().code(), Code::kFailedPrecondition);
+  EXPECT_EQ(leader.status().message(),
+            "rank 1 is one of 2 in version 0, rank 0 is one of 2 in version 1");
+}
+
+TEST(RendezvousTest, WhatIsNoAddressIsRefused) {
+  for (const char* address : {"", "host", "host:", ":7", "127.0.0.1:port", "unix:"}) {
+    EXPECT_EQ(JoinRanks(WorldOf(0, address), kShort).status().code(), Code::kInvalidArgument)
+        << address;
+    EXPECT_EQ(JoinRanks(WorldOf(1, address), kShort).status().code(), Code::kInvalidArgument)
+        << address;
+  }
+}
+
+}  // namespace
+}  // namespace tandem
