@@ -33,8 +33,10 @@ class WireWriter {
 
  private:
   void Bytes(const void* data, size_t bytes) {
-    const auto* first = static_cast<const std::byte*>(data);
-    out_.insert(out_.end(), first, first + bytes);
+    if (bytes == 0) return;
+    const size_t begin = out_.size();
+    out_.resize(begin + bytes);
+    std::memcpy(out_.data() + begin, data, bytes);
   }
 
   RankMessage& out_;

@@ -30,6 +30,7 @@ struct Weights;
 struct EngineLimits;   // request/validate_request.h
 struct EngineOptions;  // engine_options.h
 struct MemoryLine;     // memory_planner.h
+struct RankProcesses;  // rank_agreement.h
 
 struct EngineModel {
   std::shared_ptr<const Weights> weights;
@@ -54,11 +55,14 @@ class Engine {
   // RESOURCE_EXHAUSTED, with the same content, when they should fit but the allocation fails;
   // UNAVAILABLE when the device has failed. Engines that share a device take `turns`, a step each;
   // so does this function, and the caller holds none, nor while it destroys an engine. Null: the
-  // device is the engine's. Limits of memory in `asked` are those of each rank.
+  // device is the engine's. Limits of memory in `asked` are those of each rank. `ranks` are those
+  // of this process, which leads those of other `processes` (null: there are none): each of them
+  // calls FollowEngine.
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& asked,
                                                 const std::vector<EngineRank>& ranks,
                                                 const Clock& clock,
-                                                const std::shared_ptr<Turns>& turns = nullptr);
+                                                const std::shared_ptr<Turns>& turns = nullptr,
+                                                const RankProcesses* processes = nullptr);
   // As above with one rank. `draft` may hold no weights.
   static Result<std::unique_ptr<Engine>> Create(const EngineOptions& asked,
                                                 const EngineModel& target, const EngineModel& draft,
@@ -107,5 +111,12 @@ class Engine {
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
+
+// The part of a process whose rank follows: makes the rank's executor, of the same options, and
+// runs what the process that leads sends, until that ends the engine. Errors are those of Create,
+// FAILED_PRECONDITION when the processes were started with other models or options, and UNAVAILABLE
+// when the process that leads has left.
+Status FollowEngine(const EngineOptions& asked, const EngineRank& rank, const Clock& clock,
+                    const RankProcesses& processes);
 
 }  // namespace tandem

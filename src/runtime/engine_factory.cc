@@ -2,19 +2,25 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <iterator>
+#include <optional>
 #include <random>
 #include <utility>
 
+#include "base/check.h"
 #include "base/free_memory.h"
 #include "base/options.h"
 #include "model/kv_pool.h"
 #include "runtime/engine.h"
 #include "runtime/engine_parts.h"
 #include "runtime/engine_plan.h"
+#include "runtime/execution/rank_thread.h"
 #include "runtime/execution/ranked_executor.h"
 #include "runtime/execution/rehearsal.h"
+#include "runtime/execution/remote_rank.h"
 #include "runtime/execution/round_executor.h"
+#include "runtime/rank_agreement.h"
 
 namespace tandem {
 namespace {
@@ -101,24 +107,40 @@ MemoryUse MemoryUseOf(const MemoryPlan& plan, int64_t pinned, const ops::Backend
 }
 
 // Ranks whose memory is that of one device share what is free of it.
-Result<EnginePlan> PlanRank(const EngineOptions& asked, const std::vector<EngineRank>& ranks,
-                            const EngineRank& rank) {
+int64_t FreeBytesOf(const EngineRank& rank, const std::vector<EngineRank>& ranks,
+                    const RankProcesses& processes) {
   const Device device = rank.backend->device();
-  const auto sharing = std::ranges::count_if(
+  auto sharing = std::ranges::count_if(
       ranks, [device](const EngineRank& other) { return other.backend->device() == device; });
-  return PlanEngine(asked, MemoryOf(rank.target), MemoryOf(rank.draft), *rank.backend,
-                    rank.backend->FreeBytes() / sharing);
+  if (device.kind == Device::Kind::kCpu) sharing *= processes.on_machine;
+  return rank.backend->FreeBytes() / sharing;
 }
 
-// One plan for all ranks: that of the one with the fewest blocks.
-Result<EnginePlan> PlanRanks(const EngineOptions& asked, const std::vector<EngineRank>& ranks) {
-  TANDEM_ASSIGN_OR_RETURN(EnginePlan plan, PlanRank(asked, ranks, ranks.front()));
-  for (size_t i = 1; i < ranks.size(); ++i) {
-    TANDEM_ASSIGN_OR_RETURN(EnginePlan other, PlanRank(asked, ranks, ranks[i]));
-    if (other.memory.num_blocks < plan.memory.num_blocks) plan = std::move(other);
+// One plan for all ranks: that of the one with the fewest blocks. Those of several processes plan
+// with the least memory that any of them has.
+Result<EnginePlan> PlanRanks(const EngineOptions& asked, const std::vector<EngineRank>& ranks,
+                             const RankProcesses& processes) {
+  std::vector<int64_t> free;
+  for (const EngineRank& rank : ranks) free.push_back(FreeBytesOf(rank, ranks, processes));
+  if (!processes.links.empty()) {
+    std::array<int64_t, 1> least = {std::ranges::min(free)};
+    TANDEM_RETURN_IF_ERROR(TakeLeast(least, processes));
+    std::ranges::fill(free, least[0]);
   }
-  NoteRanks(static_cast<int64_t>(ranks.size()), plan.memory);
-  return plan;
+  std::optional<EnginePlan> plan;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(EnginePlan own,
+                            PlanEngine(asked, MemoryOf(ranks[i].target), MemoryOf(ranks[i].draft),
+                                       *ranks[i].backend, free[i]));
+    if (!plan || own.memory.num_blocks < plan->memory.num_blocks) plan = std::move(own);
+  }
+  const EngineRank& first = ranks.front();
+  const Weights* const draft = first.draft.weights.get();
+  TANDEM_RETURN_IF_ERROR(AgreeOnPlan(*plan, first.target.weights->spec,
+                                     draft == nullptr ? nullptr : &draft->spec, processes));
+  NoteRanks(std::ssize(ranks) + (processes.leads() ? std::ssize(processes.links) : 0),
+            plan->memory);
+  return *std::move(plan);
 }
 
 // The rank's device is the thread's from here on. A CPU has no such thing; binding would pin the
@@ -174,9 +196,11 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                                const std::vector<EngineRank>& ranks,
                                                const Clock& clock,
-                                               const std::shared_ptr<Turns>& turns) {
+                                               const std::shared_ptr<Turns>& turns,
+                                               const RankProcesses* other_processes) {
   const Turn turn(turns.get());
-  TANDEM_ASSIGN_OR_RETURN(const EnginePlan plan, PlanRanks(asked, ranks));
+  const RankProcesses processes = other_processes == nullptr ? RankProcesses() : *other_processes;
+  TANDEM_ASSIGN_OR_RETURN(const EnginePlan plan, PlanRanks(asked, ranks, processes));
   const EngineRank& leader = ranks.front();
   const MemoryPlan& memory = plan.memory;
   EngineParts parts;
@@ -204,22 +228,29 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   parts.memory_plan = memory.lines;
   parts.heartbeat = std::make_unique<Heartbeat>(clock);
 
-  std::vector<RankParts> executors;
+  RankParts first;
+  std::vector<std::unique_ptr<OtherRank>> others;
   for (const EngineRank& rank : ranks) {
-    Heartbeat* const heartbeat = executors.empty() ? parts.heartbeat.get() : nullptr;
+    const bool leads = &rank == &leader;
+    Heartbeat* const heartbeat = leads ? parts.heartbeat.get() : nullptr;
     Enter(rank);
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
                             MakeExecutor(plan, rank, clock, heartbeat));
     parts.memory += MemoryUseOf(memory, executor->pinned_bytes(), *rank.backend);
-    executors.push_back({rank.ranks, std::move(executor)});
+    RankParts made = {rank.ranks, std::move(executor)};
+    if (leads) {
+      first = std::move(made);
+    } else {
+      others.push_back(std::make_unique<RankThread>(std::move(made), plan.options.max_batch_size));
+    }
+  }
+  for (const auto& link : processes.links) {
+    others.push_back(std::make_unique<RemoteRank>(link, leader.ranks));
   }
   Enter(leader);
-  if (leader.ranks == nullptr) {
-    parts.executor = std::move(executors.front().executor);
-  } else {
-    parts.executor =
-        std::make_unique<RankedExecutor>(std::move(executors), plan.options.max_batch_size);
-  }
+  parts.executor = others.empty()
+                       ? std::move(first.executor)
+                       : std::make_unique<RankedExecutor>(std::move(first), std::move(others));
   ExecutorConfig config = MakeExecutorConfig(plan.options, plan.limits, *leader.backend);
   config.row_forms = plan.row_forms;
   const bool adaptive = plan.options.draft_mode == DraftMode::kAdaptive;
@@ -235,6 +266,17 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   // Waits until the work enqueued since loading has run, or the device has failed.
   for (const EngineRank& rank : ranks) TANDEM_RETURN_IF_ERROR(rank.backend->Synchronize());
   return FromParts(std::move(parts), clock);
+}
+
+Status FollowEngine(const EngineOptions& asked, const EngineRank& rank, const Clock& clock,
+                    const RankProcesses& processes) {
+  TANDEM_CHECK(!processes.leads(), "a process that leads follows nobody");
+  TANDEM_ASSIGN_OR_RETURN(const EnginePlan plan, PlanRanks(asked, {rank}, processes));
+  Enter(rank);
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
+                          MakeExecutor(plan, rank, clock, /*heartbeat=*/nullptr));
+  RankParts parts = {rank.ranks, std::move(executor)};
+  return FollowLeader(parts, *processes.links.front(), plan.options.max_batch_size);
 }
 
 }  // namespace tandem

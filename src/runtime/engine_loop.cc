@@ -76,6 +76,9 @@ bool EngineLoop::Launch() {
   heartbeat_->Beat();
   const Nanos now = clock_.Now();
   Admit(now);
+  if (failure_.ok()) {
+    if (const Status health = executor_->Health(); !health.ok()) Fail(health);
+  }
   if (!failure_.ok()) {
     FailOpen();
     return false;

@@ -56,6 +56,9 @@ class Executor {
   // The results of the oldest step in flight. `result` is reused between calls. The error is the
   // device's failure; after one only RemoveSequence may be called.
   virtual Status Land(StepResult& result) = 0;
+  // A failure that is known although no step has met it: another process of the model has ended.
+  // After an error as after one of Land.
+  virtual Status Health() const { return {}; }
 };
 
 }  // namespace tandem

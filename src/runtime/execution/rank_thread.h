@@ -1,51 +1,38 @@
-// RankThread: a rank that follows. Its thread runs the calls that the leader sends, in their order,
-// and tells a hash of the tokens that it drew in each step.
+// RankThread: a rank that follows on a thread of the leader's process.
 #pragma once
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <thread>
 #include <vector>
 
 #include "base/mutex.h"
-#include "comm/communicator.h"
-#include "runtime/execution/executor.h"
-#include "runtime/execution/rank_messages.h"
+#include "runtime/execution/other_rank.h"
+#include "runtime/execution/rank_follower.h"
 
 namespace tandem {
 
-// Of what a step has drawn: the ranks must agree on it.
-uint64_t HashOf(const StepResult& result);
-
-class RankThread {
+class RankThread final : public OtherRank, private LeaderLine {
  public:
   // Calls that may wait for the rank; further ones wait for room.
   static constexpr size_t kWaiting = 64;
 
-  // The executor and the communicator outlive the thread.
-  RankThread(Executor& executor, Communicator& ranks, int32_t max_batch_size);
-  ~RankThread();
+  // `max_batch_size`: slots of the executor.
+  RankThread(RankParts parts, int32_t max_batch_size);
+  // A step that the leader has only proposed never ends here: that ends the ranks' waits.
+  ~RankThread() override;
 
-  // The leader's thread. Copies the message.
-  void Send(const RankMessage& message);
-  // Waits until the rank has landed the oldest step whose hash nobody has taken, and returns that;
-  // empty when the rank has failed.
-  std::optional<uint64_t> AwaitDrawn();
+  void Send(const RankMessage& message) override;
+  std::optional<uint64_t> AwaitDrawn() override;
 
  private:
-  void Run();
-  RankCall ObeyUntilTheEnd();
-  void Receive();  // into message_
-  void Fail(const Status& why);
-  void Obey();  // order_
+  // For the follower, on its thread.
+  Status Receive(RankMessage& message) override;
+  void TellDrawn(uint64_t hash) override;
+  void TellFailed() override;
 
-  Executor& executor_;
-  Communicator& ranks_;
-  std::vector<std::vector<float>> sent_logits_;  // by slot: used until the sequence is removed
-  RankMessage message_;
-  RankOrder order_;
-  StepResult result_;
+  const RankParts parts_;
+  RankFollower follower_;
 
   Mutex mutex_;
   Condition changed_;
@@ -54,7 +41,7 @@ class RankThread {
   uint64_t sent_ TANDEM_GUARDED_BY(mutex_) = 0;
   uint64_t received_ TANDEM_GUARDED_BY(mutex_) = 0;
   std::optional<uint64_t> drawn_ TANDEM_GUARDED_BY(mutex_);  // until it is taken
-  bool failed_ TANDEM_GUARDED_BY(mutex_) = false;            // written by thread_ alone
+  bool failed_ TANDEM_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

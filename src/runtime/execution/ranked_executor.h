@@ -1,7 +1,8 @@
 // RankedExecutor: the executors of all ranks of a model as one. The first rank leads: it runs on
-// the engine's thread and gives the results. The others run on threads of their own, get each call
-// as a message (rank_messages.h) and never decide anything: the ranks put their logits together
-// (Communicator) and draw the same tokens with the same noise, so that no draw is ever sent.
+// the engine's thread and gives the results. The others run on threads or in processes of their own
+// (other_rank.h), get each call as a message (rank_messages.h) and never decide anything: the ranks
+// put their logits together (Communicator) and draw the same tokens with the same noise, so that no
+// draw is ever sent.
 //
 // A rank that fails ends the waits of all others and is the failure that Land reports. So is a rank
 // that drew other tokens than the first: Land waits for all ranks and compares.
@@ -13,40 +14,36 @@
 
 #include "comm/communicator.h"
 #include "runtime/execution/executor.h"
+#include "runtime/execution/other_rank.h"
+#include "runtime/execution/rank_follower.h"
 #include "runtime/execution/rank_messages.h"
 
 namespace tandem {
 
-class RankThread;
-
-struct RankParts {
-  std::shared_ptr<Communicator> ranks;  // outlives the executor
-  std::unique_ptr<Executor> executor;
-};
-
 class RankedExecutor final : public Executor {
  public:
-  // In the order of the ranks, at least one. `max_batch_size`: slots of each.
-  RankedExecutor(std::vector<RankParts> parts, int32_t max_batch_size);
+  // `others`: from rank 1 on.
+  RankedExecutor(RankParts leader, std::vector<std::unique_ptr<OtherRank>> others);
   ~RankedExecutor() override;
 
-  void BindThread() override { leader().BindThread(); }
+  void BindThread() override { leader_->BindThread(); }
   void WarmUp(const std::function<void()>& steps) override;
   void AddSequence(int32_t slot, const SlotInit& init,
                    std::shared_ptr<TokenConstraint> constraint) override;
   void RemoveSequence(int32_t slot) override;
   void Propose(const BatchPlan& plan) override;
-  void Run(const BatchPlan& plan) override { leader().Run(plan); }
-  void Sample(const BatchPlan& plan) override { leader().Sample(plan); }
+  void Run(const BatchPlan& plan) override { leader_->Run(plan); }
+  void Sample(const BatchPlan& plan) override { leader_->Sample(plan); }
   Status Land(StepResult& result) override;
+  Status Health() const override { return ranks_->status(); }
 
  private:
-  Executor& leader() { return *parts_.front().executor; }
   void Tell();
   Status Compare(uint64_t drawn);
 
-  std::vector<RankParts> parts_;
-  std::vector<std::unique_ptr<RankThread>> others_;
+  const std::shared_ptr<Communicator> ranks_;
+  const std::unique_ptr<Executor> leader_;
+  std::vector<std::unique_ptr<OtherRank>> others_;
   RankMessage message_;
   Status failure_;
 };

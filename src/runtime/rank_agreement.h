@@ -1,0 +1,35 @@
+// What the processes of an engine agree on before it runs: each plans by itself, and all must come
+// to one plan. Called by each process's thread that makes the engine, in the same order.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "comm/processes/rank_link.h"
+#include "runtime/engine_plan.h"
+
+namespace tandem {
+
+// A process of an engine and the others.
+struct RankProcesses {
+  // Of the rank that leads: to the others, from rank 1 on. Of another: to rank 0. None: the engine
+  // has one process.
+  std::vector<std::shared_ptr<RankLink>> links;
+  // Those on this machine, this one included: they share its memory.
+  int on_machine = 1;
+
+  bool leads() const { return links.empty() || links.front()->peer() != 0; }
+};
+
+// Every value becomes the least that any process has at that place. UNAVAILABLE when one has left,
+// FAILED_PRECONDITION when one has another number of values.
+Status TakeLeast(std::span<int64_t> values, const RankProcesses& processes);
+
+// The plan gets the fewest blocks of any process. FAILED_PRECONDITION when the processes were
+// started with other models or options, as far as their steps depend on them.
+Status AgreeOnPlan(EnginePlan& plan, const ModelSpec& target, const ModelSpec* draft,
+                   const RankProcesses& processes);
+
+}  // namespace tandem
