@@ -1,0 +1,164 @@
+#include "apps/models/processes.h"
+
+#include <fmt/format.h>
+
+#include <charconv>
+#include <cstdlib>
+#include <optional>
+#include <string_view>
+
+#include "apps/cli/version.h"
+#include "base/file.h"
+
+namespace tandem::apps {
+namespace {
+
+constexpr std::string_view kPort = "18200";
+constexpr size_t kMaxSecret = 4096;
+
+// What a launcher tells the processes that it starts.
+struct Launched {
+  int32_t count = 1;
+  int32_t rank = 0;
+  std::string address;  // of rank 0; empty: the launcher does not tell
+  std::string by;       // whom messages name
+};
+
+std::optional<int32_t> Number(const Environ& environ, const char* name) {
+  const char* const text = environ(name);
+  if (text == nullptr) return std::nullopt;
+  const std::string_view digits = text;
+  int32_t value = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), value);
+  if (error != std::errc{} || end != digits.data() + digits.size() || value < 0) {
+    return std::nullopt;
+  }
+  return value;
+}
+
+// Within a machine the job's own name tells the processes where rank 0 is.
+std::optional<Launched> ByOpenMpi(const Environ& environ) {
+  const auto count = Number(environ, "OMPI_COMM_WORLD_SIZE");
+  const auto rank = Number(environ, "OMPI_COMM_WORLD_RANK");
+  if (!count || !rank) return std::nullopt;
+  Launched launched{.count = *count, .rank = *rank, .address = {}, .by = "mpirun"};
+  const char* const job = environ("PMIX_NAMESPACE");
+  if (job != nullptr && Number(environ, "OMPI_COMM_WORLD_LOCAL_SIZE") == count) {
+    launched.address = fmt::format("unix:tandem-{}", job);
+  }
+  return launched;
+}
+
+std::optional<Launched> ByLeaderWorkerSet(const Environ& environ) {
+  const auto count = Number(environ, "LWS_GROUP_SIZE");
+  const auto rank = Number(environ, "LWS_WORKER_INDEX");
+  const char* const leader = environ("LWS_LEADER_ADDRESS");
+  if (!count || !rank || leader == nullptr) return std::nullopt;
+  return Launched{.count = *count, .rank = *rank, .address = leader, .by = "LeaderWorkerSet"};
+}
+
+Launched LaunchedBy(const Environ& environ) {
+  for (const auto& found : {ByOpenMpi(environ), ByLeaderWorkerSet(environ)}) {
+    if (found) return *found;
+  }
+  return {};
+}
+
+bool IsUnix(std::string_view address) { return address.starts_with("unix:"); }
+
+// With the port, if it has none. An address of IPv6 is in brackets.
+std::string WithPort(const std::string& address) {
+  if (IsUnix(address) || address.find(':', address.rfind(']') + 1) != std::string::npos) {
+    return address;
+  }
+  return fmt::format("{}:{}", address, kPort);
+}
+
+bool StaysOnThisMachine(std::string_view address) {
+  return IsUnix(address) || address.starts_with("127.") || address.starts_with("localhost:") ||
+         address.starts_with("[::1]:");
+}
+
+}  // namespace
+
+const BoundOptions<ProcessOptions>& ProcessOptionRows() {
+  constexpr std::string_view kProcesses = "Ranks in processes";
+  static const BoundOptions<ProcessOptions> rows({
+      BindOption<ProcessOptions, &ProcessOptions::count>(
+          {.name = "num_processes",
+           .meaning = "Processes that this model is split over, each started with the same command "
+                      "line; 0: as many as mpirun or a LeaderWorkerSet has started; 1: this one "
+                      "alone, whoever started it",
+           .group = kProcesses,
+           .min = 0,
+           .max = 64,
+           .alias = "nnodes"}),
+      BindOption<ProcessOptions, &ProcessOptions::rank>(
+          {.name = "process_rank",
+           .meaning = "Which of them this one is; 0 leads and serves. -1: as mpirun or a "
+                      "LeaderWorkerSet says",
+           .group = kProcesses,
+           .min = -1,
+           .max = 63,
+           .alias = "node_rank"}),
+      BindOption<ProcessOptions, &ProcessOptions::leader_address>(
+          {.name = "leader_address",
+           .meaning = "HOST or HOST:PORT where process 0 waits for the others; port 18200 without "
+                      "one. mpirun on one machine and a LeaderWorkerSet need none",
+           .group = kProcesses,
+           .alias = "dist_init_addr"}),
+      BindOption<ProcessOptions, &ProcessOptions::secret_file>(
+          {.name = "rank_secret_file",
+           .meaning =
+               "File with a secret that all processes have; needed where they are on several "
+               "machines",
+           .group = kProcesses}),
+  });
+  return rows;
+}
+
+Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ) {
+  const Launched launched = LaunchedBy(environ);
+  RankWorld world;
+  world.version = VersionLine();
+  world.size = options.count > 0 ? options.count : launched.count;
+  if (world.size <= 1) {
+    world.size = 1;
+    return world;
+  }
+  const bool told = launched.count == world.size;
+  if (options.rank < 0 && !told) {
+    return InvalidArgument(
+        fmt::format("--process_rank: which of the {} processes this one is", world.size));
+  }
+  world.rank = options.rank >= 0 ? options.rank : launched.rank;
+  if (world.rank >= world.size) {
+    return InvalidArgument(
+        fmt::format("--process_rank {}: there are {} processes, the last one is "
+                    "{}",
+                    world.rank, world.size, world.size - 1));
+  }
+  std::string address = options.leader_address;
+  if (address.empty() && told) address = launched.address;
+  if (address.empty()) {
+    return InvalidArgument(fmt::format(
+        "--leader_address: {} does not say where process 0 is; give HOST or HOST:PORT of its "
+        "machine to all processes",
+        told ? launched.by : "the command line"));
+  }
+  world.address = WithPort(address);
+  if (!options.secret_file.empty()) {
+    Result<std::string> secret = ReadTextFile(options.secret_file, kMaxSecret);
+    if (!secret.ok()) return secret.status().Annotate("--rank_secret_file");
+    world.secret = secret->substr(0, secret->find_last_not_of(" \t\r\n") + 1);
+  }
+  if (world.secret.empty() && !StaysOnThisMachine(world.address)) {
+    return InvalidArgument(fmt::format(
+        "--rank_secret_file: processes that meet at {} need a secret, because others could come "
+        "there too",
+        world.address));
+  }
+  return world;
+}
+
+}  // namespace tandem::apps

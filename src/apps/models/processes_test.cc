@@ -1,0 +1,104 @@
+#include "apps/models/processes.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <fstream>
+#include <map>
+
+#include "base/testing/temporary_folder.h"
+
+namespace tandem::apps {
+namespace {
+
+using ::testing::HasSubstr;
+
+using Variables = std::map<std::string, std::string>;
+
+Result<RankWorld> Find(const ProcessOptions& options, const Variables& variables) {
+  return WorldOf(options, [&variables](const char* name) -> const char* {
+    const auto found = variables.find(name);
+    return found == variables.end() ? nullptr : found->second.c_str();
+  });
+}
+
+ProcessOptions Options(int32_t count, int32_t rank, const std::string& leader_address = "") {
+  ProcessOptions options;
+  options.count = count;
+  options.rank = rank;
+  options.leader_address = leader_address;
+  return options;
+}
+
+const Variables kMpi = {{"OMPI_COMM_WORLD_SIZE", "4"},
+                        {"OMPI_COMM_WORLD_RANK", "3"},
+                        {"OMPI_COMM_WORLD_LOCAL_SIZE", "4"},
+                        {"PMIX_NAMESPACE", "1457127425"}};
+const Variables kLws = {{"LWS_GROUP_SIZE", "2"},
+                        {"LWS_WORKER_INDEX", "1"},
+                        {"LWS_LEADER_ADDRESS", "pair-0.pair.default"}};
+
+TEST(ProcessesTest, AProcessIsAloneUnlessItIsToldOtherwise) {
+  EXPECT_EQ(Find({}, {}).value().size, 1);
+  EXPECT_EQ(Find(Options(1, -1), kMpi).value().size, 1);
+  EXPECT_EQ(Find({}, {{"OMPI_COMM_WORLD_SIZE", "4"}}).value().size, 1);
+  EXPECT_EQ(Find({}, {{"OMPI_COMM_WORLD_SIZE", "1"}, {"OMPI_COMM_WORLD_RANK", "0"}}).value().size,
+            1);
+}
+
+TEST(ProcessesTest, OpenMpiNamesTheProcessesOfOneMachine) {
+  const RankWorld world = Find({}, kMpi).value();
+  EXPECT_EQ(world.size, 4);
+  EXPECT_EQ(world.rank, 3);
+  EXPECT_EQ(world.address, "unix:tandem-1457127425");
+}
+
+TEST(ProcessesTest, OpenMpiOnSeveralMachinesNeedsAnAddressAndASecret) {
+  Variables variables = kMpi;
+  variables["OMPI_COMM_WORLD_LOCAL_SIZE"] = "2";
+  EXPECT_THAT(Find({}, variables).status().message(), HasSubstr("--leader_address: mpirun"));
+  ProcessOptions options;
+  options.leader_address = "node1";
+  EXPECT_THAT(Find(options, variables).status().message(), HasSubstr("--rank_secret_file"));
+  const TemporaryFolder folder;
+  options.secret_file = folder.path() / "secret";
+  EXPECT_THAT(Find(options, variables).status().message(), HasSubstr("--rank_secret_file"));
+  std::ofstream(options.secret_file) << "between us\n";
+  const RankWorld world = Find(options, variables).value();
+  EXPECT_EQ(world.address, "node1:18200");
+  EXPECT_EQ(world.secret, "between us");
+  std::ofstream(options.secret_file) << "\n";
+  EXPECT_THAT(Find(options, variables).status().message(), HasSubstr("need a secret"));
+}
+
+TEST(ProcessesTest, ALeaderWorkerSetNamesItsPods) {
+  const TemporaryFolder folder;
+  ProcessOptions options;
+  options.secret_file = folder.path() / "secret";
+  std::ofstream(options.secret_file) << "between us";
+  const RankWorld world = Find(options, kLws).value();
+  EXPECT_EQ(world.size, 2);
+  EXPECT_EQ(world.rank, 1);
+  EXPECT_EQ(world.address, "pair-0.pair.default:18200");
+}
+
+TEST(ProcessesTest, TheCommandLineCounts) {
+  ProcessOptions options = Options(3, 2, "127.0.0.1:7000");
+  const RankWorld world = Find(options, kMpi).value();
+  EXPECT_EQ(world.size, 3);
+  EXPECT_EQ(world.rank, 2);
+  EXPECT_EQ(world.address, "127.0.0.1:7000");
+  options.leader_address = "[::1]";
+  EXPECT_EQ(Find(options, {}).value().address, "[::1]:18200");
+}
+
+TEST(ProcessesTest, WhatIsMissingIsNamed) {
+  EXPECT_THAT(Find(Options(2, -1), {}).status().message(), HasSubstr("--process_rank"));
+  EXPECT_THAT(Find(Options(2, 0), {}).status().message(), HasSubstr("--leader_address"));
+  EXPECT_THAT(Find(Options(2, 2), {}).status().message(), HasSubstr("the last one is 1"));
+  // Another number than the launcher's: its ranks say nothing.
+  EXPECT_THAT(Find(Options(2, -1), kMpi).status().message(), HasSubstr("--process_rank"));
+}
+
+}  // namespace
+}  // namespace tandem::apps
