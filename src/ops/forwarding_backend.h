@@ -158,6 +158,7 @@ class ForwardingBackend : public Backend {
   explicit ForwardingBackend(Backend& inner) : inner_(inner) {}
   std::string Describe() const override { return inner_.Describe(); }
   Device device() const override { return inner_.device(); }
+  void BindThread() const override { inner_.BindThread(); }
   Ops& ops() override { return inner_.ops(); }
   RoundOps& round() override { return inner_.round(); }
   Result<Buffer> Allocate(size_t bytes) override { return inner_.Allocate(bytes); }

@@ -43,7 +43,7 @@ struct Columns {
 
 // A block handles `share` pieces of each rank in a round.
 template <bool kWhole>
-__global__ void __launch_bounds__(kPieceThreads)
+__global__ void __launch_bounds__(kPieceThreads, kBlocksPerSm)
     GatherKernel(const __grid_constant__ Links links, const float* part, const Columns columns,
                  int share) {
   ops::cuda::BeginKernel();

@@ -10,10 +10,10 @@
 // a round's wait therefore exist twice, for odd and for even rounds, and need no second wait before
 // they are used again. This does not depend on the sizes of the calls.
 //
-// All ranks launch the same kernels with the same grids. A grid has at most one block per SM, so
-// all its blocks run at once when the previous kernel has ended. Nothing else keeps them waiting: a
-// kernel launched early (ops/cuda/dependent_launch.cuh) gets no SM before all blocks of the
-// previous one have theirs.
+// All ranks launch the same kernels with the same grids. A grid has at most as many blocks as the
+// SMs hold at once (kBlocksPerSm), so all run when the previous kernel has ended. Nothing else
+// keeps them waiting: a kernel launched early (ops/cuda/dependent_launch.cuh) gets no SM before all
+// blocks of the previous one have theirs.
 #pragma once
 
 #include <vector_types.h>
@@ -24,7 +24,9 @@
 namespace tandem::cuda_ranks {
 
 constexpr int kMaxRanks = 8;
-constexpr int kMaxBlocks = 128;  // of a kernel
+constexpr int kMaxBlocks = 256;  // of a kernel
+// While one block of an SM waits, the other one sends or adds up.
+constexpr int kBlocksPerSm = 2;
 
 // One-shot: a line is 8 bytes of data and the number of the round in which they were sent.
 struct alignas(16) Line {
@@ -36,8 +38,8 @@ constexpr int kLinesPerThread = 2;  // from each peer in a round, at most
 constexpr int kLinesPerBlock = kLineThreads * kLinesPerThread;
 
 // Staged: pieces of 16 bytes.
-constexpr int kPieceThreads = 512;
-constexpr int kPiecesPerBlock = 4096;  // of a rank in a round, at most: 64 KB
+constexpr int kPieceThreads = 256;
+constexpr int kPiecesPerBlock = 2048;  // of a rank in a round, at most: 32 KB
 
 // A word of each peer's block.
 struct alignas(64) Flags {
@@ -52,9 +54,10 @@ struct RankMemory {
   uint64_t piece_rounds[kMaxBlocks];
   // The last round in which a peer's block has come to a stage; written by that peer.
   Flags flags[kNumStages][kMaxBlocks];
-  // Read by the peers.
+  // Read by the peers, or written by them.
   uint4 staged[2][kMaxBlocks][kPiecesPerBlock];
-  uint4 sums[kMaxBlocks][kPiecesPerBlock / 2];
+  // Written by the peers.
+  uint4 sums[kMaxBlocks][kPiecesPerBlock];
   // Followed by what the peers send: Line[2][ranks][kMaxBlocks][kLinesPerBlock].
 
   static size_t Bytes(int ranks) {

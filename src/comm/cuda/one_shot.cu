@@ -13,7 +13,7 @@ namespace {
 
 // A thread always uses the same lines of its block's area, `lines` of them in a round.
 template <typename T, int kMost, bool kWhole>
-__global__ void __launch_bounds__(kLineThreads)
+__global__ void __launch_bounds__(kLineThreads, kBlocksPerSm)
     OneShotKernel(const __grid_constant__ Links links, T* rows, int64_t count, int lines) {
   constexpr int kElements = 8 / sizeof(T);
   ops::cuda::BeginKernel();

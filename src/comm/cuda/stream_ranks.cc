@@ -129,7 +129,7 @@ Status Meeting::Prepare(std::span<const Context> contexts) {
     CheckCuda(cudaSetDevice(contexts[rank].device), "choosing the GPU");
     memory_.push_back(PeerMemory::Allocate(contexts, rank, RankMemory::Bytes(links_.size)));
     links_.memory[rank] = static_cast<RankMemory*>(memory_.back().data());
-    links_.max_blocks = std::min(links_.max_blocks, contexts[rank].num_sms);
+    links_.max_blocks = std::min(links_.max_blocks, kBlocksPerSm * contexts[rank].num_sms);
     LoadOneShot(links_.size);
     LoadTwoShot(links_.size);
     LoadGather();

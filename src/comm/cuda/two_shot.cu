@@ -1,5 +1,6 @@
 // All-reduce of many bytes: a block cuts its part of the rows into a share for each rank. Each rank
-// reads its own share from all peers and adds it up; then all read the sums of the other shares.
+// sends the shares to their ranks, adds up its own from what all have sent, and sends the sums to
+// all. Nothing is read over a link: writes need no answer, so that more of them are under way.
 #include <algorithm>
 #include <bit>
 
@@ -12,7 +13,7 @@ namespace {
 
 // A block handles `share` pieces of each rank in a round.
 template <typename T, int kMost, bool kWhole>
-__global__ void __launch_bounds__(kPieceThreads)
+__global__ void __launch_bounds__(kPieceThreads, kBlocksPerSm)
     TwoShotKernel(const __grid_constant__ Links links, T* rows, int64_t count, int share) {
   constexpr int kElements = 16 / sizeof(T);
   constexpr int kBatch = 8 / kMost;  // of sums, so that 8 loads are under way
@@ -22,7 +23,7 @@ __global__ void __launch_bounds__(kPieceThreads)
   uint64_t round = own.piece_rounds[blockIdx.x];
   if (round == kGivenUp) return;
   const int own_begin = links.rank * share;
-  uint4* const sums = own.sums[blockIdx.x];
+  const uint4* const sums = own.sums[blockIdx.x];  // by rank
 
   const int64_t step = int64_t{links.size} * share * kElements;
   for (int64_t begin = blockIdx.x * step; begin < count; begin += gridDim.x * step) {
@@ -32,19 +33,23 @@ __global__ void __launch_bounds__(kPieceThreads)
                                           std::bit_cast<Pack>(value));
     };
 
-    uint4* const staged = own.staged[round % 2][blockIdx.x];
+    // Each share to its rank.
     MovePieces<8>(
         links.size * share,
         [&](int i) {
           return std::bit_cast<uint4>(
               LoadElements<T, kElements, kWhole>(rows, begin + int64_t{i} * kElements, count));
         },
-        [&](int i, const uint4& value) { staged[i] = value; });
+        [&](int i, const uint4& value) {
+          const int to = i / share;
+          links.memory[to]->staged[round % 2][blockIdx.x][own_begin + i - to * share] = value;
+        });
     if (!Meet(links, kStaged, round)) {
       round = kGivenUp;
       break;
     }
-    // All peers have finished the previous round, so its sums may be overwritten.
+    // All peers have finished the previous round, so what it sent them may be overwritten.
+    const uint4* const staged = own.staged[round % 2][blockIdx.x];
     for (int i = static_cast<int>(threadIdx.x); i < share; i += kBatch * kPieceThreads) {
       uint4 pieces[kBatch][kMost];
 #pragma unroll
@@ -53,8 +58,7 @@ __global__ void __launch_bounds__(kPieceThreads)
         for (int from = 0; from < kMost; ++from) {
           const int piece = i + b * kPieceThreads;
           if (piece >= share || from >= links.size) break;
-          pieces[b][from] =
-              LoadPiece(&links.memory[from]->staged[round % 2][blockIdx.x][own_begin + piece]);
+          pieces[b][from] = LoadPiece(&staged[from * share + piece]);
         }
       }
 #pragma unroll
@@ -68,8 +72,12 @@ __global__ void __launch_bounds__(kPieceThreads)
           sum.Add(std::bit_cast<Pack>(pieces[b][from]), from == 0);
         }
         const auto rounded = std::bit_cast<uint4>(sum.Rounded());
-        sums[piece] = rounded;
         store(own_begin + piece, rounded);
+#pragma unroll
+        for (int to = 0; to < kMost; ++to) {
+          if (to >= links.size) break;
+          if (to != links.rank) links.memory[to]->sums[blockIdx.x][own_begin + piece] = rounded;
+        }
       }
     }
     if (!Meet(links, kSummed, round)) {
@@ -78,13 +86,8 @@ __global__ void __launch_bounds__(kPieceThreads)
     }
     // The other ranks' shares.
     const auto other = [&](int i) { return i < own_begin ? i : i + share; };
-    MovePieces<8>(
-        (links.size - 1) * share,
-        [&](int i) {
-          const int from = other(i) / share;
-          return LoadPiece(&links.memory[from]->sums[blockIdx.x][other(i) - from * share]);
-        },
-        [&](int i, const uint4& value) { store(other(i), value); });
+    MovePieces<8>((links.size - 1) * share, [&](int i) { return LoadPiece(&sums[other(i)]); },
+                  [&](int i, const uint4& value) { store(other(i), value); });
   }
   if (threadIdx.x == 0) own.piece_rounds[blockIdx.x] = round;
 }
