@@ -183,6 +183,7 @@ Status BenchLatency(const BenchOptions& options, const OptionValues& values, Con
                     QueueForAll(engine);
                     engine.enable_prefix_reuse = options.cached_prompts;
                   }));
+  if (session->follows()) return FollowSession(*session);
   session->engine->Start();
   const bool has_draft = session->engine->has_draft();
   console.Say(MachineLine(*session));

@@ -58,6 +58,7 @@ Status BenchSpeculative(const BenchOptions& options, const OptionValues& values,
         "bench speculative: compares with and without drafts: leave out --no_draft");
   }
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, QueueForAll));
+  if (session->follows()) return FollowSession(*session);
   console.Say(fmt::format("{}; target {}, draft {}", MachineLine(*session), session->target.name,
                           session->draft->name));
   console.Say("agrees  draft  batch        plain  of limit  speculative  speedup  accepted");

@@ -167,6 +167,7 @@ void CompareGrammar(const std::array<std::vector<double>, kModes.size()>& rates,
 
 Status BenchThroughput(const BenchOptions& options, const OptionValues& values, Console& console) {
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, QueueForAll));
+  if (session->follows()) return FollowSession(*session);
   TANDEM_ASSIGN_OR_RETURN(const Load load, ReadLoad(options, *session));
   Limits limits;
   if (load.input_len > 0) limits.Measure(*session);

@@ -53,6 +53,7 @@ Status BenchTtft(const BenchOptions& options, const OptionValues& values, Consol
     return InvalidArgument("--input_len: a prompt of 0 tokens gives no first token");
   }
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, QueueForAll));
+  if (session->follows()) return FollowSession(*session);
   session->engine->Start();
   console.Say(fmt::format("{}; target {}", MachineLine(*session), session->target.name));
   const bool has_host_cache = session->engine->options().kv_host_cache_bytes > 0;

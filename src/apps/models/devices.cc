@@ -13,10 +13,6 @@ namespace {
 
 constexpr int kMostThreadsPerCore = 4;
 
-bool IsCpu(const BackendOptions& options) {
-  return options.device == "cpu" || (options.device == "auto" && ops::NumCudaDevices() == 0);
-}
-
 Result<std::unique_ptr<ops::Backend>> MakeCpu(const ops::CpuOptions& options) {
   auto backend = ops::MakeCpuBackend(options);
   if (!backend.ok()) return backend.status().Annotate("--isa");
@@ -70,6 +66,10 @@ const BoundOptions<BackendOptions>& BackendOptionRows() {
            .group = kMachine}),
   });
   return rows;
+}
+
+bool IsCpu(const BackendOptions& options) {
+  return options.device == "cpu" || (options.device == "auto" && ops::NumCudaDevices() == 0);
 }
 
 Status CheckThreads(const BackendOptions& options) {

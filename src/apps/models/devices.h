@@ -23,6 +23,8 @@ struct BackendOptions {
 
 const BoundOptions<BackendOptions>& BackendOptionRows();
 
+// Whether they name the CPU, or no GPU where there is none.
+bool IsCpu(const BackendOptions& options);
 // INVALID_ARGUMENT for more threads than the cores can run side by side.
 Status CheckThreads(const BackendOptions& options);
 Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options);

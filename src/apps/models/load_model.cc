@@ -96,10 +96,10 @@ Status LoadModel(Opened& opened, ModelIndex index, Session& session, WeightStore
   TANDEM_ASSIGN_OR_RETURN(
       const std::vector<ModelSpec> parts,
       is_target ? TargetParts(opened.model.spec, ranks) : DraftParts(opened.model.spec, ranks));
-  for (size_t rank = 0; rank < parts.size(); ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(
-        EngineModel model,
-        LoadPart(opened, parts[rank], index, session.backends[rank], session, store, console));
+  for (size_t rank = 0; rank < session.backends.size(); ++rank) {
+    const ModelSpec& part = parts[static_cast<size_t>(ranks.first) + rank];
+    TANDEM_ASSIGN_OR_RETURN(EngineModel model, LoadPart(opened, part, index, session.backends[rank],
+                                                        session, store, console));
     if (rank == 0) {
       (is_target ? session.target_weights : session.draft_weights) = std::move(model);
     } else {

@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <array>
 #include <charconv>
+#include <chrono>
 #include <cstdlib>
 #include <optional>
 #include <string_view>
+#include <utility>
 
 #include "apps/cli/version.h"
 #include "base/file.h"
@@ -15,6 +18,8 @@ namespace {
 
 constexpr std::string_view kPort = "18200";
 constexpr size_t kMaxSecret = 4096;
+// A pod may have to wait for its machine.
+constexpr Nanos kPatience = std::chrono::minutes(10);
 
 // What a launcher tells the processes that it starts.
 struct Launched {
@@ -159,6 +164,31 @@ Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ)
         world.address));
   }
   return world;
+}
+
+Result<std::unique_ptr<ProcessGroup>> JoinProcesses(const RankWorld& world, bool on_gpu) {
+  TANDEM_ASSIGN_OR_RETURN(JoinedRanks joined, JoinRanks(world, kPatience));
+  auto group = std::make_unique<ProcessGroup>();
+  group->rank = world.rank;
+  group->size = world.size;
+  group->sharing = joined.sharing;
+  group->share = joined.share;
+  group->processes.on_machine = joined.on_machine;
+  for (auto& link : joined.links) group->processes.links.push_back(std::move(link));
+  // The least, and of the negative the greatest: equal where all are.
+  std::array<int64_t, 3> values = {on_gpu ? 1 : 0, on_gpu ? -1 : 0, joined.on_machine};
+  TANDEM_RETURN_IF_ERROR(TakeLeast(values, group->processes));
+  if (values[0] != -values[1]) {
+    return FailedPrecondition("--device: some of the processes have a GPU and some have none");
+  }
+  if (on_gpu && values[2] < world.size) {
+    return FailedPrecondition(
+        "--num_processes: the GPUs of several machines are not ranks of one model yet; start a "
+        "server on each machine, with --tensor_parallel_size for its GPUs");
+  }
+  group->idle = on_gpu && world.rank > 0;
+  if (!on_gpu) group->ranks = std::move(joined.ranks);
+  return group;
 }
 
 }  // namespace tandem::apps

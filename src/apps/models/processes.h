@@ -1,14 +1,17 @@
 // The processes of a session: which of them this one is, and of how many, as the command line, Open
-// MPI or a Kubernetes LeaderWorkerSet says. Each is one rank of the model on a CPU.
+// MPI or a Kubernetes LeaderWorkerSet says. On a CPU each is one rank of the model. On GPUs the
+// first one has all ranks of its machine, and the others there wait until it ends.
 #pragma once
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 
 #include "base/bound_options.h"
 #include "base/status.h"
 #include "comm/processes/rendezvous.h"
+#include "runtime/rank_agreement.h"
 
 namespace tandem::apps {
 
@@ -27,5 +30,21 @@ using Environ = std::function<const char*(const char* name)>;
 // This process among those of its model; of size 1 where there are no others. INVALID_ARGUMENT
 // names the option that is missing or wrong.
 Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ);
+
+// The others of a session, once all are there. Made and used by the thread of the session.
+struct ProcessGroup {
+  int32_t rank = 0;
+  int32_t size = 1;
+  bool idle = false;                    // not the first one, on GPUs
+  std::shared_ptr<Communicator> ranks;  // of an engine; null on GPUs
+  RankProcesses processes;
+  // The processes on this one's cores, itself included, and how many of them come before it.
+  int sharing = 1;
+  int share = 0;
+};
+
+// Waits for the others, for minutes if need be. FAILED_PRECONDITION for GPUs of several machines,
+// and where the processes were started for different devices.
+Result<std::unique_ptr<ProcessGroup>> JoinProcesses(const RankWorld& world, bool on_gpu);
 
 }  // namespace tandem::apps

@@ -53,10 +53,10 @@ const BoundOptions<RankOptions>& RankOptionRows() {
 
 BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& ranks,
                              int32_t rank) {
-  if (ranks.target == 1) return options;
+  if (ranks.num_here() == 1) return options;
   BackendOptions share = options;
   const int threads = options.cpu.num_threads > 0 ? options.cpu.num_threads : AvailableCores();
-  share.cpu.num_threads = std::max(threads / ranks.target, 1);
+  share.cpu.num_threads = std::max(threads / ranks.num_here(), 1);
   share.cpu.first_core = rank * share.cpu.num_threads;
   return share;
 }
@@ -71,7 +71,7 @@ Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
     const BackendOptions& options, const RankOptions& ranks, std::shared_ptr<ops::Backend> first) {
   const Device device = first->device();
   std::vector<std::shared_ptr<ops::Backend>> backends = {std::move(first)};
-  for (int32_t rank = 1; rank < ranks.target; ++rank) {
+  for (int32_t rank = 1; rank < ranks.num_here(); ++rank) {
     BackendOptions own = BackendOfRank(options, ranks, rank);
     if (device.kind == Device::Kind::kCuda) {
       own.device = fmt::format("cuda:{}", device.index + rank);

@@ -16,6 +16,11 @@ namespace tandem::apps {
 struct RankOptions {
   int32_t target = 1;  // ranks that the target is split over
   int32_t draft = 0;   // the same of the draft, or 1: whole on each rank; 0: split if it can be
+  // Of these the ranks of this process; 0: all.
+  int32_t first = 0;
+  int32_t here = 0;
+
+  int32_t num_here() const { return here > 0 ? here : target; }
 };
 
 const BoundOptions<RankOptions>& RankOptionRows();
@@ -24,7 +29,8 @@ const BoundOptions<RankOptions>& RankOptionRows();
 void PrepareForRanks(const RankOptions& ranks);
 // The options of the backend of rank `rank`: on a CPU its share of the threads and cores.
 BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& ranks, int32_t rank);
-// One for each rank, `first` being the first one's; on GPUs those after it in their order.
+// One for each rank of this process, `first` being the first one's; on GPUs those after it in their
+// order.
 Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
     const BackendOptions& options, const RankOptions& ranks, std::shared_ptr<ops::Backend> first);
 // Those of one engine on these backends; null where there is one.

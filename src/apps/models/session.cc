@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdint>
+#include <cstdlib>
 #include <utility>
 
 #include "apps/models/artifact.h"
@@ -14,6 +16,7 @@
 #include "apps/models/load_quantization.h"
 #include "apps/models/local_model.h"
 #include "apps/models/quantized_model.h"
+#include "base/cores.h"
 #include "base/log.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/option_rows.h"
@@ -287,9 +290,46 @@ Result<ModelMemory> MemoryOf(const SessionOptions& options, const ModelSpec& spe
 struct Opening {
   SessionOptions options;
   std::shared_ptr<ops::Backend> backend;
-  std::vector<std::shared_ptr<ops::Backend>> backends;  // of all ranks, that one first
+  std::vector<std::shared_ptr<ops::Backend>> backends;  // of all ranks here, that one first
   OpenedPair pair;
+  std::shared_ptr<ProcessGroup> processes;  // null: the process is alone
 };
+
+// Finds the other processes of the session, and settles which ranks this one has. Without a console
+// (for a plan) it waits for nobody, and plans the ranks of all.
+Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, bool joins,
+                                                    SessionOptions& options,
+                                                    SharedResources& shared) {
+  TANDEM_ASSIGN_OR_RETURN(const RankWorld world,
+                          WorldOf(ProcessOptionRows().Read(values), ::getenv));
+  if (world.size == 1) return std::shared_ptr<ProcessGroup>();
+  RankOptions& ranks = options.ranks;
+  if (!values.IsSet(RankOptionRows().RowOf<&RankOptions::target>())) ranks.target = world.size;
+  const bool on_gpu = !IsCpu(options.backend);
+  if (!on_gpu && ranks.target != world.size) {
+    return InvalidArgument(fmt::format(
+        "--tensor_parallel_size {}: there are {} processes, and on a CPU each is a rank",
+        ranks.target, world.size));
+  }
+  if (!joins) return std::shared_ptr<ProcessGroup>();
+  if (shared.processes != nullptr && !on_gpu) {
+    return Unimplemented("--num_processes: several processes serve one model, and no second one");
+  }
+  if (shared.processes == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(shared.processes, JoinProcesses(world, on_gpu));
+  }
+  const ProcessGroup& group = *shared.processes;
+  if (on_gpu) return shared.processes;
+  ranks.first = group.rank;
+  ranks.here = 1;
+  if (group.sharing > 1) {
+    const int threads = options.backend.cpu.num_threads;
+    ops::CpuOptions& cpu = options.backend.cpu;
+    cpu.num_threads = std::max((threads > 0 ? threads : AvailableCores()) / group.sharing, 1);
+    cpu.first_core = group.share * cpu.num_threads;
+  }
+  return shared.processes;
+}
 
 // `console`: as FindFolders.
 Result<Opening> Open(const OptionValues& values, SharedResources& shared, const Console* console,
@@ -304,6 +344,9 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   options.backend = BackendOptionRows().Read(values);
   options.ranks = RankOptionRows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckThreads(options.backend));
+  TANDEM_ASSIGN_OR_RETURN(opening.processes,
+                          FindProcesses(values, console != nullptr, options, shared));
+  if (opening.processes != nullptr && opening.processes->idle) return opening;
   PrepareForRanks(options.ranks);
   // Before there is a backend: quantizing needs the memory and the threads of its own.
   TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options, shared.check));
@@ -358,7 +401,10 @@ Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
   // Ranks on the CPU share its memory; of several GPUs the fullest counts.
   int64_t free_bytes = backend.FreeBytes();
   for (const auto& rank : opening.backends) free_bytes = std::min(free_bytes, rank->FreeBytes());
-  if (backend.device().kind == Device::Kind::kCpu) free_bytes /= options.ranks.target;
+  if (backend.device().kind == Device::Kind::kCpu) {
+    const bool alone = opening.processes == nullptr;
+    free_bytes /= alone ? options.ranks.target : opening.processes->processes.on_machine;
+  }
   if (weight_bytes > free_bytes) {
     return FailedPrecondition(fmt::format("the weights need {}, {} are free",
                                           FormatBytes(weight_bytes), FormatBytes(free_bytes)));
@@ -437,7 +483,8 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
   return Join({ModelOptionRows().specs(), SourceOptionRows().specs(), FolderOptionRows().specs(),
                ConfigOptionRows().specs(), LoadQuantizationRows().specs(), own,
-               EngineOptionRows().specs(), RankOptionRows().specs(), BackendOptionRows().specs()});
+               EngineOptionRows().specs(), RankOptionRows().specs(), ProcessOptionRows().specs(),
+               BackendOptionRows().specs()});
 }
 
 Result<std::filesystem::path> EmbeddedPairFolder() {
@@ -450,12 +497,35 @@ Result<std::filesystem::path> EmbeddedPairFolder() {
                   source.string());
 }
 
+namespace {
+
+EngineRank FirstRank(const Session& session) {
+  return {.backend = session.backend.get(),
+          .ranks = {},
+          .target = session.target_weights,
+          .draft = session.draft_weights};
+}
+
+// Whether the ranks of the session are processes.
+bool InProcesses(const Session& session) {
+  return session.processes != nullptr && session.backend->device().kind == Device::Kind::kCpu;
+}
+
+}  // namespace
+
 Status MakeEngine(Session& session, const EngineOptions& options) {
   session.engine.reset();
-  std::vector<EngineRank> ranks = {{.backend = session.backend.get(),
-                                    .ranks = {},
-                                    .target = session.target_weights,
-                                    .draft = session.draft_weights}};
+  std::vector<EngineRank> ranks = {FirstRank(session)};
+  if (InProcesses(session)) {
+    ProcessGroup& group = *session.processes;
+    if (group.ranks == nullptr) {
+      return Unimplemented("--num_processes: several processes have one engine, and no second one");
+    }
+    ranks.front().ranks = std::move(group.ranks);
+    TANDEM_ASSIGN_OR_RETURN(session.engine, Engine::Create(options, ranks, session.clock,
+                                                           session.turns, &group.processes));
+    return {};
+  }
   ranks.insert(ranks.end(), session.other_ranks.begin(), session.other_ranks.end());
   TANDEM_ASSIGN_OR_RETURN(auto communicators, MakeCommunicators(session.backends));
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
@@ -484,9 +554,11 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   SharedResources own;
   if (shared == nullptr) shared = &own;
   TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, *shared, &console, adjust));
+  auto session = std::make_unique<Session>();
+  session->processes = opening.processes;
+  if (session->processes != nullptr && session->processes->idle) return session;
   TANDEM_RETURN_IF_ERROR(PlanOf(opening, shared->weights).status());
   OpenedPair& pair = opening.pair;
-  auto session = std::make_unique<Session>();
   session->backend = opening.backend;
   session->turns = shared->devices.TurnsOf(session->backend->device());
   session->options = std::move(opening.options);
@@ -505,8 +577,25 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
         LoadModel(*pair.draft, ModelIndex::kDraft, *session, shared->weights, console));
     session->draft = std::make_unique<LoadedModel>(std::move(pair.draft->model));
   }
+  if (session->follows()) return session;
   TANDEM_RETURN_IF_ERROR(MakeEngine(*session, session->options.engine));
   return session;
+}
+
+Status FollowSession(Session& session) {
+  // Whoever ends a job signals all of its processes: the one that leads finishes its requests, for
+  // which it needs this one, and ends it then.
+  std::signal(SIGTERM, SIG_IGN);
+  std::signal(SIGINT, SIG_IGN);
+  ProcessGroup& group = *session.processes;
+  if (group.idle) {
+    RankMessage none;
+    static_cast<void>(group.processes.links.front()->Receive(none));
+    return {};
+  }
+  EngineRank rank = FirstRank(session);
+  rank.ranks = std::move(group.ranks);
+  return FollowEngine(session.options.engine, rank, session.clock, group.processes);
 }
 
 std::string ShowMemoryLine(const MemoryLine& line) {

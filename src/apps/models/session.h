@@ -12,6 +12,7 @@
 
 #include "apps/cli/command.h"
 #include "apps/models/devices.h"
+#include "apps/models/processes.h"
 #include "apps/models/ranks.h"
 #include "apps/models/weight_store.h"
 #include "base/bound_options.h"
@@ -72,6 +73,8 @@ struct LoadedModel {
 struct SharedResources {
   SharedDevices devices;
   WeightStore weights;
+  // Of this process, once the first session has been opened; null: it is alone.
+  std::shared_ptr<ProcessGroup> processes;
   // Looked at while a model is downloaded and quantized; an error ends that. Null: never.
   std::function<Status()> check = {};
 };
@@ -88,9 +91,14 @@ struct Session {
   EngineModel target_weights;
   EngineModel draft_weights;
   std::vector<EngineRank> other_ranks;
-  SessionOptions options;  // as they were settled for these models and this device
-  std::unique_ptr<Engine> engine;
-  bool embedded = false;  // the embedded pair was taken because no model was named
+  SessionOptions options;          // as they were settled for these models and this device
+  std::unique_ptr<Engine> engine;  // null where the process follows another one
+  bool embedded = false;           // the embedded pair was taken because no model was named
+  std::shared_ptr<ProcessGroup> processes;  // null: the process is alone
+
+  // Whether another process has the engine: this one then calls FollowSession and does nothing
+  // else.
+  bool follows() const { return processes != nullptr && processes->rank > 0; }
 };
 
 // What OpenSession would create, before anything is loaded.
@@ -114,10 +122,15 @@ Status MakeEngine(Session& session, const EngineOptions& options);
 Status LoadDummyDraft(double acceptance, Session& session, Console& console);
 
 // Loads the models and makes the engine (not started); what does not fit is refused before loading.
-// `adjust` may change the engine's options after they were read. `shared`: with the other sessions
-// of the process, which may serve meanwhile; null: there are none.
+// In a process that follows another one it only loads its part. `adjust` may change the engine's
+// options after they were read. `shared`: with the other sessions of the process, which may serve
+// meanwhile; null: there are none.
 Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console& console,
                                              const std::function<void(EngineOptions&)>& adjust = {},
                                              SharedResources* shared = nullptr);
+
+// Runs this process's rank until the process that leads ends. The error is that rank's own, or
+// UNAVAILABLE when that process was lost.
+Status FollowSession(Session& session);
 
 }  // namespace tandem::apps

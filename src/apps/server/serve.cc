@@ -60,7 +60,11 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
   NameLegacyOptions(values, LegacyServeRows());
   TANDEM_ASSIGN_OR_RETURN(serve::ServerOptions server_options, ServerOptionsFrom(values, options));
   server_options.version = Version();
-  TANDEM_RETURN_IF_ERROR(serve::CheckPort(server_options.http.host, server_options.http.port));
+  TANDEM_ASSIGN_OR_RETURN(const RankWorld world,
+                          WorldOf(ProcessOptionRows().Read(values), ::getenv));
+  if (world.rank == 0) {
+    TANDEM_RETURN_IF_ERROR(serve::CheckPort(server_options.http.host, server_options.http.port));
+  }
   if (lmi) server_options.lmi = lmi->http();
   server_options.on_shutdown = [&](int requests) {
     SayShutdown(server_options, requests, console);
@@ -92,18 +96,25 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
     return models.is_leaving() ? Unavailable("the server is shutting down") : Status();
   };
   bool is_starting = true;
+  std::optional<Status> followed;  // how a process that follows another one has ended
   const ModelRepository::OpenEngine open =
       [&](const OptionValues& asked) -> Result<std::shared_ptr<ServedEngine>> {
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ServedEngine> engine,
                             OpenServedEngine(asked, console, service_options, text, metrics,
                                              limit_wait, reaper, &shared));
+    if (engine->session->follows()) {
+      followed = FollowSession(*engine->session);
+      return Cancelled("this process serves nobody: it has followed another one");
+    }
     backend.Offer(engine->session->backend);
     if (is_starting) served.engines.push_back(engine);
     return engine;
   };
-  TANDEM_RETURN_IF_ERROR(lmi ? OpenLmiModels(*lmi, SystemLmiAccess(values, shared.check), options,
-                                             open, values, served)
-                             : OpenModels(options, open, values, served));
+  const Status opened = lmi ? OpenLmiModels(*lmi, SystemLmiAccess(values, shared.check), options,
+                                            open, values, served)
+                            : OpenModels(options, open, values, served);
+  if (followed) return *followed;
+  TANDEM_RETURN_IF_ERROR(opened);
   server_options.lmi_loader = served.loader.get();
   is_starting = false;
   TANDEM_ASSIGN_OR_RETURN(const auto server, serve::Server::Start(server_options, served.registry,

@@ -13,6 +13,7 @@ Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
   reaper.Await();
   auto engine = std::make_shared<ServedEngine>();
   TANDEM_ASSIGN_OR_RETURN(engine->session, OpenSession(values, console, adjust, shared));
+  if (engine->session->follows()) return engine;
   TANDEM_ASSIGN_OR_RETURN(engine->text, OpenTextModel(*engine->session, text));
   engine->session->engine->Start();
   engine->client = serve::MakeEngineClient(*engine->session->engine);

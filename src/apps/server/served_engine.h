@@ -24,7 +24,7 @@ struct ServedEngine {
 
 // Opens a session and starts its engine, after the engines that were given up before have ended:
 // their memory may be needed. `reaper`, in which it ends, and `metrics` outlive the engine;
-// `shared` as OpenSession.
+// `shared` as OpenSession; of a process that follows another one only the session is there.
 Result<std::shared_ptr<ServedEngine>> OpenServedEngine(
     const OptionValues& values, Console& console, const serve::ServiceOptions& options,
     const TextSettings& text, serve::Metrics& metrics,

@@ -181,6 +181,7 @@ Status AskForms(Evaluation& evaluation, const Dictionary& dictionary, bool use_d
 Status Run(const OptionValues& values, Console& console) {
   const EvalOptions options = Rows().Read(values);
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, QueueForAll));
+  if (session->follows()) return FollowSession(*session);
   TANDEM_ASSIGN_OR_RETURN(TextModel text, OpenTextModel(*session));
   TANDEM_ASSIGN_OR_RETURN(Dictionary dictionary, Dictionary::Open(std::move(text.codec)));
   session->engine->Start();

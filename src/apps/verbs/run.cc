@@ -278,6 +278,7 @@ Status Run(const OptionValues& values, Console& console) {
         engine.max_draft_len = config.draft_len;
         engine.ratio_acceptance = config.use_logits;
       }));
+  if (session->follows()) return FollowSession(*session);
   if (const int32_t most = session->engine->options().max_draft_len; config.draft_len > most) {
     LogWarning("--{}: drafts have at most {} tokens, for which the engine was built",
                RunRows().RowOf<&RunOptions::draft_target_model_config>().name, most);

@@ -134,6 +134,8 @@ std::string OwnCores() {
   return fmt::format("{} {}", id, fmt::join(AllowedCores(), ","));
 }
 
+std::string_view MachineOf(std::string_view cores) { return cores.substr(0, cores.find(' ')); }
+
 // The start of one process.
 class Joining {
  public:
@@ -150,7 +152,9 @@ class Joining {
     TANDEM_RETURN_IF_ERROR(world_.rank == 0 ? Lead() : Follow());
     JoinedRanks joined;
     for (int rank = 0; rank < world_.size; ++rank) {
-      const bool same = cores_[static_cast<size_t>(rank)] == OwnCores();
+      const std::string& cores = cores_[static_cast<size_t>(rank)];
+      const bool same = cores == OwnCores();
+      joined.on_machine += MachineOf(cores) == MachineOf(OwnCores()) && rank != world_.rank ? 1 : 0;
       joined.sharing += same && rank != world_.rank ? 1 : 0;
       joined.share += same && rank < world_.rank ? 1 : 0;
     }

@@ -26,6 +26,7 @@ struct JoinedRanks {
   std::unique_ptr<Communicator> ranks;
   // Of rank 0: to all others, in their order; of another: to rank 0.
   std::vector<std::unique_ptr<RankLink>> links;
+  int on_machine = 1;  // ranks of the same machine, this one included
   // The ranks that run on the same cores of the same machine, this one included, and how many of
   // them come before it.
   int sharing = 1;

@@ -50,6 +50,7 @@ TEST(RendezvousTest, LinksCarryMessagesBothWaysAndRanksKnowWhoSharesTheirCores) 
       EXPECT_TRUE(message.empty());
     }
     for (int rank = 0; rank < 3; ++rank) {
+      EXPECT_EQ(joined[static_cast<size_t>(rank)].on_machine, 3);
       EXPECT_EQ(joined[static_cast<size_t>(rank)].sharing, 3);
       EXPECT_EQ(joined[static_cast<size_t>(rank)].share, rank);
     }
