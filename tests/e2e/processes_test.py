@@ -157,6 +157,7 @@ class ProcessesTest(unittest.TestCase):
         events = response.read().decode().count("data:")
         connection.close()
         self.assertGreater(events, 20)
+        server.process.wait(timeout=60)  # a second signal would cut it short
         codes, said = server.end()
         self.assertEqual(codes, [0, 0], said)
 
