@@ -14,6 +14,7 @@
 #include "apps/models/load_quantization.h"
 #include "apps/models/local_model.h"
 #include "apps/models/quantized_model.h"
+#include "apps/models/rank_choice.h"
 #include "base/log.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/option_rows.h"
@@ -210,9 +211,10 @@ Result<PairFolders> FindFolders(const SessionOptions& options, const ModelNames&
   return folders;
 }
 
+// Nothing for a dummy, which a backend makes.
 Result<OpenedPair> OpenPair(const SessionOptions& options, const PairFolders& folders,
-                            std::optional<DType> dtype, ops::Backend& backend) {
-  if (!options.models.dummy.empty()) return OpenDummyPair(options, backend);
+                            std::optional<DType> dtype) {
+  if (!options.models.dummy.empty()) return OpenedPair{};
   const std::filesystem::path& draft = folders.draft;
   OpenedPair pair;
   pair.embedded = folders.embedded;
@@ -283,13 +285,53 @@ Result<ModelMemory> MemoryOf(const SessionOptions& options, const ModelSpec& spe
                      .max_positions = positions};
 }
 
+// How many ranks there are.
+Result<RankChoice> ChooseRanksOf(const Opened& target, const SessionOptions& options) {
+  const RankOptions& ranks = options.ranks;
+  const bool is_dummy = target.source.weights == nullptr;
+  RankFacts facts = {.built = target.source.sharding,
+                     .spec = is_dummy ? nullptr : &target.source.spec()};
+  if (ranks.target == 0) {
+    // Asking for the GPUs is the first that is done with them.
+    if (facts.built.tp_size > 1) PrepareForRanks({.target = 2});
+    TANDEM_ASSIGN_OR_RETURN(facts.places, NumPlaces(options.backend));
+    facts.on_cpu = IsOnCpu(options.backend);
+  }
+  return ChooseRanks(ranks, facts);
+}
+
 // The parts of a session; nothing is loaded yet.
 struct Opening {
   SessionOptions options;
   std::shared_ptr<ops::Backend> backend;
   std::vector<std::shared_ptr<ops::Backend>> backends;  // of all ranks, that one first
   OpenedPair pair;
+  std::string ranks_why;  // as RankChoice::why
 };
+
+// Makes the backends of the ranks, of which there is one where nobody asked for more and the GPUs
+// cannot work together.
+Status OpenRanks(RankChoice choice, SharedDevices& devices, Opening& opening) {
+  SessionOptions& options = opening.options;
+  options.ranks.target = choice.ranks;
+  TANDEM_ASSIGN_OR_RETURN(opening.backend,
+                          devices.BackendFor(BackendOfRank(options.backend, options.ranks, 0)));
+  TANDEM_ASSIGN_OR_RETURN(opening.backends,
+                          MakeRankBackends(options.backend, options.ranks, opening.backend));
+  if (choice.by_default && opening.backends.size() > 1) {
+    if (const auto together = MakeCommunicators(opening.backends); !together.ok()) {
+      choice.warning = fmt::format("the model runs on one rank, not on {}: {}", choice.ranks,
+                                   together.status().message());
+      choice.why.clear();
+      options.ranks.target = 1;
+      opening.backends.resize(1);
+    }
+  }
+  if (!choice.why.empty()) LogInfo("{}", choice.why);
+  if (!choice.warning.empty()) LogWarning("{}", choice.warning);
+  opening.ranks_why = std::move(choice.why);
+  return {};
+}
 
 // `console`: as FindFolders.
 Result<Opening> Open(const OptionValues& values, SharedResources& shared, const Console* console,
@@ -304,18 +346,21 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   options.backend = BackendOptionRows().Read(values);
   options.ranks = RankOptionRows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckThreads(options.backend));
+  TANDEM_ASSIGN_OR_RETURN(options.ranks.devices, DevicesOf(options.backend));
+  options.backend.device = options.ranks.devices.front();
   PrepareForRanks(options.ranks);
   // Before there is a backend: quantizing needs the memory and the threads of its own.
   TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options, shared.check));
   TANDEM_ASSIGN_OR_RETURN(const PairFolders folders,
                           FindFolders(options, names, load, dtype, console, shared.check));
-  TANDEM_ASSIGN_OR_RETURN(
-      opening.backend, shared.devices.BackendFor(BackendOfRank(options.backend, options.ranks, 0)));
-  TANDEM_ASSIGN_OR_RETURN(opening.backends,
-                          MakeRankBackends(options.backend, options.ranks, opening.backend));
+  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, dtype));
+  TANDEM_ASSIGN_OR_RETURN(RankChoice ranks, ChooseRanksOf(opening.pair.target, options));
+  TANDEM_RETURN_IF_ERROR(OpenRanks(std::move(ranks), shared.devices, opening));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
-  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, dtype, *opening.backend));
+  if (!options.models.dummy.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenDummyPair(options, *opening.backend));
+  }
   if (adjust) adjust(options.engine);
   const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
   const ModelSpec& spec = opening.pair.target.model.spec;
@@ -492,6 +537,7 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   session->options = std::move(opening.options);
   session->embedded = pair.embedded;
   session->backends = std::move(opening.backends);
+  session->ranks_why = std::move(opening.ranks_why);
   // GPUs that cannot be ranks are found before minutes of loading.
   TANDEM_RETURN_IF_ERROR(MakeCommunicators(session->backends).status());
   for (size_t rank = 1; rank < session->backends.size(); ++rank) {

@@ -80,7 +80,9 @@ struct Session {
   SteadyClock clock;
   std::vector<std::shared_ptr<ops::Backend>> backends;  // of each rank; at least one
   std::shared_ptr<ops::Backend> backend;                // of the first
-  std::shared_ptr<Turns> turns;                         // of the engines on the backend's device
+  // Why there are as many ranks as there are; empty: they were asked for.
+  std::string ranks_why;
+  std::shared_ptr<Turns> turns;  // of the engines on the backend's device
   LoadedModel target;
   std::unique_ptr<LoadedModel> draft;  // null without one
   // Parts of the engine, kept so that another engine can be made without loading again: those of
