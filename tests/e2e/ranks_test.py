@@ -47,6 +47,7 @@ class RanksTest(unittest.TestCase):
             with self.subTest(options=options):
                 server = Server("--device", "cpu", *options)
                 try:
+                    self.assertEqual(server.metric("tandem_ranks"), int(options[1]))
                     for word, answer in zip(WORDS, self.answers(server)):
                         self.assertIn(KEY[word], answer)
                     status, reply = server.post(
