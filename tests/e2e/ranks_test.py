@@ -83,6 +83,20 @@ class RanksTest(unittest.TestCase):
                 answer = tandem("run", model, "--tokenizer_dir", TARGET, *ask, "--tensor_parallel_size", "4").stdout
                 self.assertEqual(answer, expected, model)
 
+    def test_the_plan_tells_what_lies_on_each_rank(self):
+        ask = ("plan", "--device", "cpu", "--threads", "2")
+        one = tandem(*ask).stdout
+        self.assertNotIn("rank", one)
+        both = tandem(*ask, "--tensor_parallel_size", "2").stdout
+        self.assertIn("  rank  device     weights       cache   workspace        free\n", both)
+        ranks = json.loads(tandem(*ask, "--tensor_parallel_size", "2", "--json").stdout)["ranks"]
+        self.assertEqual([rank["device"] for rank in ranks], ["cpu", "cpu"])
+        whole = json.loads(tandem(*ask, "--json").stdout)
+        weights = sum(line["bytes"] for line in whole["memory"] if line["what"].endswith("weights"))
+        for rank in ranks:
+            self.assertTrue(weights / 2 <= rank["weight_bytes"] < weights, (weights, ranks))
+            self.assertGreater(rank["free_bytes"], rank["weight_bytes"] + rank["cache_bytes"] + rank["workspace_bytes"])
+
     def test_a_default_that_does_not_divide_becomes_one_rank(self):
         done = tandem(
             "run", "--device", "cpu", "--no_draft", "--world_size", "3", "--input_text", "Define tandem",

@@ -414,6 +414,36 @@ Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
   return plan;
 }
 
+// Of each of several ranks; nothing for one.
+Result<std::vector<RankMemory>> MemoryOfRanks(const Opening& opening, const MemoryPlan& plan) {
+  const SessionOptions& options = opening.options;
+  std::vector<RankMemory> ranks;
+  if (opening.backends.size() == 1) return ranks;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<ModelSpec> target_parts,
+                          TargetParts(opening.pair.target.model.spec, options.ranks));
+  std::vector<ModelSpec> draft_parts;
+  if (opening.pair.draft) {
+    TANDEM_ASSIGN_OR_RETURN(draft_parts, DraftParts(opening.pair.draft->model.spec, options.ranks));
+  }
+  for (size_t rank = 0; rank < opening.backends.size(); ++rank) {
+    ops::Backend& backend = *opening.backends[rank];
+    TANDEM_ASSIGN_OR_RETURN(ModelMemory memory,
+                            MemoryOf(options, target_parts[rank], ModelIndex::kTarget, backend));
+    int64_t weights = memory.weight_bytes;
+    if (!draft_parts.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(memory,
+                              MemoryOf(options, draft_parts[rank], ModelIndex::kDraft, backend));
+      weights += memory.weight_bytes;
+    }
+    const Device device = backend.device();
+    const bool on_cpu = device.kind == Device::Kind::kCpu;
+    ranks.push_back(MemoryOfRank(plan, on_cpu ? "cpu" : fmt::format("cuda:{}", device.index),
+                                 weights,
+                                 backend.FreeBytes() / (on_cpu ? options.ranks.target : 1)));
+  }
+  return ranks;
+}
+
 // What weights may be rounded to while loading.
 std::vector<std::pair<std::string_view, std::optional<QuantScheme>>> RoundedSchemes() {
   using Element = QuantScheme::Element;
@@ -566,6 +596,8 @@ Result<SessionPlan> PlanSession(const OptionValues& values) {
   TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, own, nullptr));
   SessionPlan plan;
   TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(opening, own.weights));
+  TANDEM_ASSIGN_OR_RETURN(plan.ranks, MemoryOfRanks(opening, plan.engine.memory));
+  plan.ranks_why = std::move(opening.ranks_why);
   plan.target = opening.pair.target.model.name;
   if (opening.pair.draft) plan.draft = opening.pair.draft->model.name;
   plan.backend = std::move(opening.backend);

@@ -12,6 +12,7 @@
 
 #include "apps/cli/command.h"
 #include "apps/models/devices.h"
+#include "apps/models/rank_memory.h"
 #include "apps/models/ranks.h"
 #include "apps/models/weight_store.h"
 #include "base/bound_options.h"
@@ -101,6 +102,8 @@ struct SessionPlan {
   std::string target;
   std::string draft;  // empty without one
   EnginePlan engine;
+  std::vector<RankMemory> ranks;  // empty for one
+  std::string ranks_why;          // as Session's
 };
 // FAILED_PRECONDITION when the models or their cache do not fit into free memory.
 Result<SessionPlan> PlanSession(const OptionValues& values);
