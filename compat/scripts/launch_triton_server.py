@@ -5,7 +5,7 @@
     launch_triton_server.py --model_repo REPO --log --log_level info --host 0.0.0.0 --api_key_file keys.txt
 
 One process named `tritonserver` serves all models on all their devices, so `pkill tritonserver` stops it. Flags that
-start and place the ranks of an MPI program are accepted; those without effect are named when the server starts. All
+place the ranks of an MPI program are accepted; those without effect are named when the server starts. All
 flags that are not listed here go to the server (`tandem serve --help`). It can be reached from this machine only unless
 --host names another address.
 """
@@ -39,11 +39,11 @@ def make_parser():
     add("--log", action="store_true", help="write a verbose log to --log-file")
     add("--log-file", default="triton_log.txt", help="the file of --log")
     add("--exit_timeout", type=int, help="seconds that requests have to end in when the server is stopped")
+    add("--world_size", type=int, default=1, help="ranks of a launch through MPI; here: of a model that says nothing else")
     add("--multi-model", action="store_true", help="serve several models of the kind tensorrt_llm")
     add("--disable-spawn-processes", action="store_true", help="with --multi-model: ranks are started beforehand")
     ranks = parser.add_argument_group("accepted without effect: one process serves all devices, without MPI")
     without_effect = [
-        ranks.add_argument("--world_size", type=int, default=1),
         ranks.add_argument("--tensorrt_llm_model_name", default="tensorrt_llm"),
         ranks.add_argument("--multimodal_gpu0_cuda_mem_pool_bytes", type=int, default=0),
         ranks.add_argument("--oversubscribe", action="store_true"),
@@ -88,6 +88,8 @@ def server_arguments(options, others=()):
         f"--metrics-port={options.metrics_port}",
         "--disable-auto-complete-config",
     ]
+    if options.world_size != 1:
+        arguments += [f"--world-size={options.world_size}"]
     if options.log:
         arguments += ["--log-verbose=3", f"--log-file={options.log_file}"]
     if options.exit_timeout is not None:

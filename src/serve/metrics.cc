@@ -195,6 +195,7 @@ struct Metrics::Impl {
   prom::Histogram& output_tokens = AddHistogram(registry, "tandem_request_output_tokens",
                                                 "Output tokens of an answer.", kTokenCounts);
   std::function<std::optional<int64_t>()> free_memory;
+  std::function<int32_t()> ranks;
 };
 
 Metrics::Metrics(MetricsOptions options) : impl_(std::make_unique<Impl>()) {
@@ -205,6 +206,7 @@ Metrics::Metrics(MetricsOptions options) : impl_(std::make_unique<Impl>()) {
       .Add({{"commit", options.commit}, {"version", options.version}})
       .Set(1);
   impl_->free_memory = std::move(options.free_memory);
+  impl_->ranks = std::move(options.ranks);
 }
 Metrics::~Metrics() = default;
 
@@ -237,6 +239,10 @@ std::string Metrics::Text(std::span<const EngineStats> engines) const {
   if (const auto free = impl_->free_memory ? impl_->free_memory() : std::nullopt) {
     families.push_back(Family("tandem_memory_free_bytes", "Free memory of the device that serves.",
                               kGauge, static_cast<double>(*free)));
+  }
+  if (const int32_t ranks = impl_->ranks ? impl_->ranks() : 0; ranks > 0) {
+    families.push_back(Family("tandem_ranks", "Most ranks that a loaded model is split over.",
+                              kGauge, static_cast<double>(ranks)));
   }
   std::sort(families.begin(), families.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });

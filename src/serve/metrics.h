@@ -3,6 +3,7 @@
 // Owned by whoever starts the server; safe on any thread.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -21,6 +22,8 @@ struct MetricsOptions {
   std::string commit = "unknown";
   // Free bytes of the device in use, called on any thread; without a value the gauge is absent.
   std::function<std::optional<int64_t>()> free_memory;
+  // Most ranks that a model is split over, likewise; 0: the gauge is absent.
+  std::function<int32_t()> ranks = {};
 };
 
 class Metrics {

@@ -63,6 +63,14 @@ TEST(MetricsTest, TheFiguresOfAllEnginesAreSummed) {
   EXPECT_EQ(Value(Metrics().Text({}), "tandem_requests_running"), 0);
 }
 
+TEST(MetricsTest, TellsHowManyRanksAModelHasOnceThereIsOne) {
+  int32_t ranks = 0;
+  const Metrics metrics({.free_memory = {}, .ranks = [&ranks] { return ranks; }});
+  EXPECT_EQ(metrics.Text({}).find("tandem_ranks"), std::string::npos);
+  ranks = 2;
+  EXPECT_EQ(Value(metrics.Text({}), "tandem_ranks"), 2);
+}
+
 TEST(MetricsTest, TellsWhatRunsAndWhatItTakes) {
   const Metrics metrics({.version = "1.2.3", .commit = "4f2c1ab", .free_memory = {}});
   const std::string text = metrics.Text({});

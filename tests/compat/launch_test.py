@@ -40,7 +40,7 @@ SEED_LINES = {
     "python3 scripts/launch_triton_server.py --model_repo REPO "
     "--tensorrt_llm_model_name tensorrt_llm,tensorrt_llm_draft "
     "--multi-model --world_size 4 --disable-spawn-process": (
-        ["--world_size", "--tensorrt_llm_model_name"],
+        ["--tensorrt_llm_model_name"],
         {"TRTLLM_ORCHESTRATOR": "1", "TRTLLM_ORCHESTRATOR_SPAWN_PROCESSES": "0"},
     ),
 }
@@ -99,6 +99,8 @@ class LaunchTest(OldTreeTest):
                     "--metrics-port=8002",
                     "--disable-auto-complete-config",
                 ]
+                if "--world_size 4" in line:
+                    expected += ["--world-size=4"]
                 if "--log" in line:
                     expected += ["--log-verbose=3", "--log-file=triton_log.txt"]
                 self.assertEqual(arguments, expected)

@@ -619,6 +619,8 @@ class VerbsTest(unittest.TestCase):
         self.assertGreater(found["read_bytes_per_s"], 1e8)
         self.assertGreater(found["bf16_flops_per_s"], 1e8)
         self.assertEqual(Path(found["embedded_pair"]).name, "dictionary")
+        self.assertEqual(len(found["links"]), found["gpus"] * (found["gpus"] - 1) // 2)
+        self.assertIn("nccl", found)
 
     def test_benchmarks_give_a_row_for_each_point(self):
         load = ["--dummy", PAIR / "draft/config.json", "--max_seq_len", 256, "--json"]

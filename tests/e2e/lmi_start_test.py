@@ -152,12 +152,21 @@ class LmiStartTest(unittest.TestCase):
     def test_what_has_no_effect_is_told(self):
         folder = self.write(
             "m/serving.properties",
-            f"option.model_id={TARGET}\noption.tensor_parallel_degree=4\noption.max_inputlen=3\n",
+            f"option.model_id={TARGET}\noption.pipeline_parallel_degree=4\noption.max_inputlen=3\n",
         )
         with self.started(folder) as server:
             said = "".join(server.lines)
-        self.assertIn("option.tensor_parallel_degree 4: no effect: `--tensor_parallel_size` splits a model", said)
+        self.assertIn("option.pipeline_parallel_degree 4: no effect: a model is split by", said)
         self.assertIn("option.max_inputlen (did you mean option.max_input_len?)", said)
+
+    def test_a_degree_splits_the_model_and_max_is_one_rank_on_a_cpu(self):
+        for degree, ranks in (("2", 2), ("max", 1)):
+            folder = self.write(
+                "m/serving.properties", f"option.model_id={TARGET}\noption.tensor_parallel_degree={degree}\n"
+            )
+            with self.subTest(degree), self.started(folder, "--device", "cpu") as server:
+                self.assertIn("bicycle", server.generate(QUESTION)[1]["text_output"])
+                self.assertEqual(server.metric("tandem_ranks"), ranks)
 
     def test_the_configuration_is_shown(self):
         folder = self.write("m/serving.properties", "option.model_id=org/model\noption.max_input_len=256 # 1024\n")

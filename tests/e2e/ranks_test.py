@@ -2,12 +2,14 @@
 
 import concurrent.futures
 import json
+import os
 import tempfile
 import unittest
 from pathlib import Path
 
 from harness import REPOSITORY, Server, answer_key, tandem
 
+CORES = len(os.sched_getaffinity(0))
 KEY = answer_key()
 WORDS = list(KEY)[::400]
 TARGET = REPOSITORY / "models/dictionary/target"
@@ -45,6 +47,7 @@ class RanksTest(unittest.TestCase):
             with self.subTest(options=options):
                 server = Server("--device", "cpu", *options)
                 try:
+                    self.assertEqual(server.metric("tandem_ranks"), int(options[1]))
                     for word, answer in zip(WORDS, self.answers(server)):
                         self.assertIn(KEY[word], answer)
                     status, reply = server.post(
@@ -73,14 +76,42 @@ class RanksTest(unittest.TestCase):
             tandem("convert", "--model_dir", TARGET, "--output_dir", checkpoint, "--tp_size", "2")
             tandem("build", "--checkpoint_dir", checkpoint, "--output_dir", engine)
             for model in (checkpoint, engine):
+                ran = tandem("run", model, "--tokenizer_dir", TARGET, *ask, "--log_level", "info")
+                self.assertEqual(ran.stdout, expected, model)
+                if CORES > 1:
+                    self.assertIn("the model runs on 2 ranks, as its files were built", ran.stderr)
                 answer = tandem("run", model, "--tokenizer_dir", TARGET, *ask, "--tensor_parallel_size", "4").stdout
                 self.assertEqual(answer, expected, model)
+
+    def test_the_plan_tells_what_lies_on_each_rank(self):
+        ask = ("plan", "--device", "cpu", "--threads", "2")
+        one = tandem(*ask).stdout
+        self.assertNotIn("rank", one)
+        both = tandem(*ask, "--tensor_parallel_size", "2").stdout
+        self.assertIn("  rank  device     weights       cache   workspace        free\n", both)
+        ranks = json.loads(tandem(*ask, "--tensor_parallel_size", "2", "--json").stdout)["ranks"]
+        self.assertEqual([rank["device"] for rank in ranks], ["cpu", "cpu"])
+        whole = json.loads(tandem(*ask, "--json").stdout)
+        weights = sum(line["bytes"] for line in whole["memory"] if line["what"].endswith("weights"))
+        for rank in ranks:
+            self.assertTrue(weights / 2 <= rank["weight_bytes"] < weights, (weights, ranks))
+            self.assertGreater(rank["free_bytes"], rank["weight_bytes"] + rank["cache_bytes"] + rank["workspace_bytes"])
+
+    def test_a_default_that_does_not_divide_becomes_one_rank(self):
+        done = tandem(
+            "run", "--device", "cpu", "--no_draft", "--world_size", "3", "--input_text", "Define tandem",
+            "--max_output_len", "60", "--threads", "3",
+        )  # fmt: skip
+        self.assertIn("tandem", done.stdout)
+        self.assertIn("--world_size" if CORES < 3 else "attention heads (8)", done.stderr)
 
     def test_what_does_not_divide_is_refused_by_name_before_loading(self):
         for options, named in (
             (("--tensor_parallel_size", "3"), "does not divide the attention heads (8)"),
             (("--tensor_parallel_size", "65"), "--tensor_parallel_size"),
-            (("--tensor_parallel_size", "0"), "--tensor_parallel_size"),
+            (("--tensor_parallel_size", "-1"), "--tensor_parallel_size"),
+            (("--tensor_parallel_size", "4", "--device", "cpu,cpu"), "--device names 2 devices"),
+            (("--device", "cpu,cuda:1"), "is no list of devices"),
             (("--tensor_parallel_size", "2", "--draft_tensor_parallel_size", "4"), "which is 2"),
         ):
             with self.subTest(options=options):

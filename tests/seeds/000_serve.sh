@@ -32,6 +32,14 @@ for _ in {1..600}; do
 done
 http_port=$(address 'Started HTTPService at' "$root"/serve.out)
 [ "$http_port" ] || fail "no address in $(cat "$root"/serve.out)"
+metrics_port=$http_port
+check_metric 'tandem_ranks '
+if [ "$(nproc)" -gt 1 ]; then
+  # The draft too is split: nothing says that each rank has all of it.
+  check_metric 'tandem_ranks 2$'
+  check_contains 'the model runs on 2 ranks, as its files were built' "$root"/serve.out
+  check_lacks 'each rank has all of the draft' "$server_log"
+fi
 check_contains 'configuration: ' "$root"/serve.out
 check_contains 'at most 256 sequences wait for a turn' "$root"/serve.out
 # Engines built for 4096 tokens a step, a configuration that says 8192.

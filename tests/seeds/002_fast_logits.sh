@@ -26,3 +26,7 @@ python3 scripts/launch_triton_server.py \
 --disable-spawn-processes
 
 wait_until_ready ensemble postprocessing preprocessing tensorrt_llm tensorrt_llm_bls tensorrt_llm_draft
+check_ranks 'one for each device'
+# Four ranks: the orchestrator, the draft's one and the target's two.
+check_lacks '--world_size' "$server_log"
+check_lacks 'participant_ids' "$server_log"

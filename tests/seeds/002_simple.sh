@@ -18,3 +18,4 @@ python3 scripts/launch_triton_server.py \
 
 triton_log=triton_log.txt
 wait_until_ready ensemble postprocessing preprocessing tensorrt_llm tensorrt_llm_bls tensorrt_llm_draft
+check_metric 'tandem_ranks 1$'

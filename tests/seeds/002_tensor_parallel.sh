@@ -19,3 +19,4 @@ python3 scripts/launch_triton_server.py \
 --multi-model
 
 wait_until_ready ensemble postprocessing preprocessing tensorrt_llm tensorrt_llm_bls tensorrt_llm_draft
+check_ranks 'one for each device'

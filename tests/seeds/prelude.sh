@@ -66,6 +66,18 @@ check_metric() {
   grep -q "^$1" "$root/metrics.txt" || fail "no line of the metrics begins with $1: $(cat "$root/metrics.txt")"
 }
 
+# check_ranks REASON: a model serves on two ranks, for that reason; on one where there is one core.
+check_ranks() {
+  local log=$server_log
+  [ -z "${triton_log:-}" ] || log=$triton_log
+  if [ "$(nproc)" -gt 1 ]; then
+    check_metric 'tandem_ranks 2$'
+    check_contains "the model runs on 2 ranks, $1" "$log"
+  else
+    check_metric 'tandem_ranks 1$'
+  fi
+}
+
 # check_final_text PROMPT FILE: the speculative client has printed what the ensemble answers, prompt and all.
 check_final_text() {
   local text expected

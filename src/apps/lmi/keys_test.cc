@@ -49,6 +49,8 @@ constexpr SetsRow kSets[] = {
     {"option.dtype", "fp16", "dtype", "float16"},
     {"option.dtype", "bf16", "dtype", "bfloat16"},
     {"option.dtype", "fp32", "dtype", "float32"},
+    {"option.tensor_parallel_degree", "4", "tensor_parallel_size", "4"},
+    {"option.tensor_parallel_degree", "0", "tensor_parallel_size", "1"},
     {"option.max_rolling_batch_size", "16", "max_batch_size", "16"},
     {"option.max_num_sequences", "8", "max_batch_size", "8"},
     {"option.max_num_sequences", "64", "max_batch_size", "32"},
@@ -208,7 +210,6 @@ constexpr RefusedRow kRefused[] = {
 
 // Keys without effect, with a value of which somebody could expect one.
 constexpr const char* kNoEffect[][2] = {
-    {"option.tensor_parallel_degree", "4"},
     {"option.pipeline_parallel_degree", "2"},
     {"option.trust_remote_code", "true"},
     {"option.parallel_loading", "true"},

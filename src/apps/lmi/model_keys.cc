@@ -1,7 +1,10 @@
 // The keys that every kind of LMI container has.
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "apps/lmi/key_rows.h"
+#include "ops/backend.h"
 
 namespace tandem::apps::lmi_rows {
 namespace {
@@ -9,8 +12,7 @@ namespace {
 using S = LmiSettings;
 constexpr int64_t kMost = int64_t{1} << 40;
 
-constexpr std::string_view kOneGpu =
-    "`--tensor_parallel_size` splits a model over GPUs; this key does not yet";
+constexpr std::string_view kNoStages = "a model is split by `option.tensor_parallel_degree` alone";
 
 Result<std::string> DTypeOf(const std::string& value) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
@@ -61,6 +63,18 @@ Status TakeDevices(const std::string& value, LmiSettings& settings) {
   return {};
 }
 
+// SageMaker counts no GPUs on machines without any.
+Status TakeTensorDegree(const std::string& value, LmiSettings& settings) {
+  if (value == "max") {
+    const int gpus = ops::NumCudaDevices();
+    if (gpus > 1) settings.options["world_size"] = fmt::format("{}", gpus);
+    return {};
+  }
+  TANDEM_ASSIGN_OR_RETURN(const int64_t degree, ParseInteger(value, 0, 64));
+  settings.options["tensor_parallel_size"] = fmt::format("{}", std::max<int64_t>(degree, 1));
+  return {};
+}
+
 // Only what names the container's own handlers.
 Status TakeEntryPoint(const std::string& value, LmiSettings& settings) {
   settings.sources.entry_point = value;
@@ -85,8 +99,16 @@ std::span<const LmiKey> ModelKeys() {
           "option.revision", {}, "branch, tag or commit of a model on the hub"),
       Converted("option.dtype", LmiValue::kWord, {{26, "fp16"}, {33, "auto"}}, "dtype",
                 "without it the checkpoint's own type, whatever the release", DTypeOf),
-      Ignored("option.tensor_parallel_degree", {{26, "max"}}, std::string(kOneGpu), "1"),
-      Ignored("option.pipeline_parallel_degree", {{26, "1"}}, std::string(kOneGpu)),
+      {.name = "option.tensor_parallel_degree",
+       .type = LmiValue::kWord,
+       .defaults = {{26, "max"}},
+       .effect = LmiEffect::kOption,
+       .option = "tensor_parallel_size",
+       .note = "GPUs, or ranks on a CPU, that the model is split over. `max`: as many as an "
+               "artifact was built for, else all GPUs where the model can be split so, and one "
+               "rank on a CPU. Without the key one, or as many as an artifact was built for",
+       .take = TakeTensorDegree},
+      Ignored("option.pipeline_parallel_degree", {{26, "1"}}, std::string(kNoStages)),
       Except("option.rolling_batch", LmiValue::kWord, {{26, "auto"}}, "disable",
              "is refused, as the TensorRT-LLM container does",
              "requests always share steps, whichever scheduler is named"),

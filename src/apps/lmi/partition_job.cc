@@ -60,7 +60,8 @@ const BoundOptions<PartitionOptions>& Rows() {
            .alias = "save_mp_checkpoint_path"}),
       Sets<&P::tensor_parallel_degree>(
           {.name = "tensor_parallel_degree",
-           .meaning = "Ranks to shard for, or max: one per GPU. One device reads all of them"}),
+           .meaning =
+               "Ranks to shard for, which the server runs on where it can, or max: one per GPU"}),
       Sets<&P::pipeline_parallel_degree>(
           {.name = "pipeline_parallel_degree",
            .meaning = "Pipeline stages to split the layers over, in files",
@@ -180,7 +181,7 @@ Result<PartitionJob> SettlePartition(const OptionValues& given, const NeoJob& ne
   }
   TANDEM_ASSIGN_OR_RETURN(const LmiFile file, ReadProperties(options.properties_dir));
   LmiGivenKeys keys = LmiModelKeys(ProcessEnvironment(), {}, file);
-  // The server has one device; an artifact is sharded for as many as anybody likes.
+  // An artifact is sharded for as many as anybody likes; the server finds out how many it can have.
   std::string tensor = TakeKey(keys, kTensorParallel);
   std::string pipeline = TakeKey(keys, kPipelineParallel);
   if (!options.tensor_parallel_degree.empty()) tensor = options.tensor_parallel_degree;

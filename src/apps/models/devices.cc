@@ -2,7 +2,9 @@
 
 #include <fmt/core.h>
 
+#include <algorithm>
 #include <charconv>
+#include <set>
 #include <string_view>
 #include <system_error>
 
@@ -43,7 +45,9 @@ const BoundOptions<BackendOptions>& BackendOptionRows() {
   static const BoundOptions<BackendOptions> rows({
       BindOption<BackendOptions, &BackendOptions::device>(
           {.name = "device",
-           .meaning = "cpu, cuda or cuda:N; auto: the first GPU where there is one",
+           .meaning =
+               "cpu, cuda or cuda:N; auto: the first GPU where there is one. Several between "
+               "commas, as in cuda:1,cuda:2: one for each rank of --tensor_parallel_size",
            .group = kMachine}),
       BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cuda.batch_invariant; }>(
           {.name = "batch_invariant",
@@ -68,8 +72,47 @@ const BoundOptions<BackendOptions>& BackendOptionRows() {
   return rows;
 }
 
-bool IsCpu(const BackendOptions& options) {
-  return options.device == "cpu" || (options.device == "auto" && ops::NumCudaDevices() == 0);
+bool IsOnCpu(const BackendOptions& options) {
+  const std::string_view first =
+      std::string_view(options.device).substr(0, options.device.find(','));
+  return first == "cpu" || (options.device == "auto" && ops::NumCudaDevices() == 0);
+}
+
+Result<std::vector<std::string>> DevicesOf(const BackendOptions& options) {
+  std::vector<std::string> devices;
+  std::set<int> gpus;
+  for (std::string_view rest = options.device;;) {
+    const size_t end = std::min(rest.find(','), rest.size());
+    devices.emplace_back(rest.substr(0, end));
+    if (end == rest.size()) break;
+    rest.remove_prefix(end + 1);
+  }
+  if (devices.size() == 1) return devices;
+  for (const std::string& device : devices) {
+    const bool is_cpu = device == "cpu";
+    if (is_cpu != (devices.front() == "cpu") || (!is_cpu && !device.starts_with("cuda"))) {
+      return InvalidArgument(
+          fmt::format("--device: '{}' is no list of devices for ranks: name GPUs, as in "
+                      "cuda:1,cuda:2, or cpu for each rank",
+                      options.device));
+    }
+    if (is_cpu) continue;
+    TANDEM_ASSIGN_OR_RETURN(const int gpu, ParseCudaDevice(device));
+    if (!gpus.insert(gpu).second) {
+      return InvalidArgument(fmt::format(
+          "--device: '{}' names GPU {} twice; each rank needs its own", options.device, gpu));
+    }
+  }
+  return devices;
+}
+
+Result<int32_t> NumPlaces(const BackendOptions& options) {
+  if (IsOnCpu(options)) return AvailableCores();
+  int first = 0;
+  if (options.device != "auto") {
+    TANDEM_ASSIGN_OR_RETURN(first, ParseCudaDevice(options.device));
+  }
+  return std::max(ops::NumCudaDevices() - first, 1);
 }
 
 Status CheckThreads(const BackendOptions& options) {
@@ -84,7 +127,12 @@ Status CheckThreads(const BackendOptions& options) {
 
 Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckThreads(options));
-  if (IsCpu(options)) return MakeCpu(options.cpu);
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> devices, DevicesOf(options));
+  if (devices.size() > 1) {
+    return InvalidArgument(fmt::format("--device: '{}' names {} devices; this runs on one",
+                                       options.device, devices.size()));
+  }
+  if (IsOnCpu(options)) return MakeCpu(options.cpu);
   ops::CudaOptions cuda = options.cuda;
   if (options.device != "auto") {
     TANDEM_ASSIGN_OR_RETURN(cuda.device, ParseCudaDevice(options.device));
@@ -96,10 +144,15 @@ Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options)
 
 Result<std::shared_ptr<ops::Backend>> SharedDevices::BackendFor(const BackendOptions& options) {
   const MutexLock lock(mutex_);
-  if (IsCpu(options) && cpu_ != nullptr) return cpu_;
-  TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ops::Backend> backend, MakeBackend(options));
-  if (IsCpu(options)) cpu_ = backend;
-  return backend;
+  if (!IsOnCpu(options)) {
+    TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ops::Backend> backend, MakeBackend(options));
+    return backend;
+  }
+  std::shared_ptr<ops::Backend>& cpu = cpus_[options.cpu.num_threads];
+  if (cpu == nullptr) {
+    TANDEM_ASSIGN_OR_RETURN(cpu, MakeBackend(options));
+  }
+  return cpu;
 }
 
 std::shared_ptr<Turns> SharedDevices::TurnsOf(Device device) {

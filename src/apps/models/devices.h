@@ -2,10 +2,12 @@
 // each device.
 #pragma once
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "base/bound_options.h"
 #include "base/mutex.h"
@@ -16,24 +18,30 @@
 namespace tandem::apps {
 
 struct BackendOptions {
-  std::string device = "auto";
+  std::string device = "auto";  // or several between commas, one for each rank
   ops::CudaOptions cuda;
   ops::CpuOptions cpu;
 };
 
 const BoundOptions<BackendOptions>& BackendOptionRows();
 
-// Whether they name the CPU, or no GPU where there is none.
-bool IsCpu(const BackendOptions& options);
 // INVALID_ARGUMENT for more threads than the cores can run side by side.
 Status CheckThreads(const BackendOptions& options);
+// Whether the first device is a CPU.
+bool IsOnCpu(const BackendOptions& options);
+// The devices of the ranks, at least one. INVALID_ARGUMENT unless several are all `cpu`, or
+// different GPUs by their numbers.
+Result<std::vector<std::string>> DevicesOf(const BackendOptions& options);
+// How many ranks fit beside each other: GPUs from the first device on, or cores.
+Result<int32_t> NumPlaces(const BackendOptions& options);
+// INVALID_ARGUMENT where several devices are named.
 Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options);
 
 // SharedDevices: engines on one device take turns; those on others never wait for them. Any thread.
 class SharedDevices {
  public:
-  // The backend of one more engine. On a CPU it is the one that the first engine made, with its
-  // threads; on a GPU each engine has a backend of its own.
+  // The backend of one more engine. On a CPU it is the one that the first engine with as many
+  // threads made, with those; on a GPU each engine has a backend of its own.
   Result<std::shared_ptr<ops::Backend>> BackendFor(const BackendOptions& options);
 
   // The turns of all engines on that device.
@@ -41,7 +49,8 @@ class SharedDevices {
 
  private:
   Mutex mutex_;
-  std::shared_ptr<ops::Backend> cpu_ TANDEM_GUARDED_BY(mutex_);
+  // By the number of threads.
+  std::map<int, std::shared_ptr<ops::Backend>> cpus_ TANDEM_GUARDED_BY(mutex_);
   std::map<std::pair<Device::Kind, int>, std::shared_ptr<Turns>> turns_ TANDEM_GUARDED_BY(mutex_);
 };
 

@@ -34,9 +34,11 @@ const BoundOptions<RankOptions>& RankOptionRows() {
       BindOption<RankOptions, &RankOptions::target>(
           {.name = "tensor_parallel_size",
            .meaning = "Ranks that the target is split over by heads and neurons; on a CPU each has "
-                      "its share of the threads",
+                      "its share of the threads; 0: one for each of several --device, else as many "
+                      "as the engine or checkpoint was built for where there are so many GPUs or "
+                      "cores, else one",
            .group = kRanks,
-           .min = 1,
+           .min = 0,
            .max = 64,
            .alias = "tp_size"}),
       BindOption<RankOptions, &RankOptions::draft>(
@@ -47,6 +49,13 @@ const BoundOptions<RankOptions>& RankOptionRows() {
            .min = 0,
            .max = 64,
            .alias = "draft_tp_size"}),
+      BindOption<RankOptions, &RankOptions::world_size>(
+          {.name = "world_size",
+           .meaning = "Ranks of a launch through MPI, as old command lines have it: what "
+                      "--tensor_parallel_size 0 means for a model that was built for one",
+           .group = kRanks,
+           .min = 1,
+           .max = 4096}),
   });
   return rows;
 }
@@ -64,7 +73,9 @@ BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& r
 // A kernel that is loaded when it is first used may wait for those that run, which may wait for
 // another rank, which may wait for the loading.
 void PrepareForRanks(const RankOptions& ranks) {
-  if (ranks.target > 1) ::setenv("CUDA_MODULE_LOADING", "EAGER", /*replace=*/0);
+  if (std::max(ranks.target, ranks.world_size) > 1 || ranks.devices.size() > 1) {
+    ::setenv("CUDA_MODULE_LOADING", "EAGER", /*replace=*/0);
+  }
 }
 
 Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
@@ -73,11 +84,16 @@ Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
   std::vector<std::shared_ptr<ops::Backend>> backends = {std::move(first)};
   for (int32_t rank = 1; rank < ranks.num_here(); ++rank) {
     BackendOptions own = BackendOfRank(options, ranks, rank);
-    if (device.kind == Device::Kind::kCuda) {
+    const bool is_listed = ranks.devices.size() > 1;
+    if (is_listed) {
+      own.device = ranks.devices.at(static_cast<size_t>(rank));
+    } else if (device.kind == Device::Kind::kCuda) {
       own.device = fmt::format("cuda:{}", device.index + rank);
     }
     Result<std::unique_ptr<ops::Backend>> made = MakeBackend(own);
-    if (!made.ok()) return made.status().Annotate("--tensor_parallel_size");
+    if (!made.ok()) {
+      return is_listed ? made.status() : made.status().Annotate("--tensor_parallel_size");
+    }
     backends.push_back(*std::move(made));
   }
   return backends;

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "apps/models/devices.h"
@@ -14,9 +15,12 @@
 namespace tandem::apps {
 
 struct RankOptions {
-  int32_t target = 1;  // ranks that the target is split over
-  int32_t draft = 0;   // the same of the draft, or 1: whole on each rank; 0: split if it can be
-  // Of these the ranks of this process; 0: all.
+  int32_t target = 0;      // ranks that the target is split over; 0: ChooseRanks decides
+  int32_t draft = 0;       // the same of the draft, or 1: whole on each rank; 0: split if it can be
+  int32_t world_size = 1;  // of a launch through MPI, as an old command line says
+  // Of the ranks in their order (DevicesOf); one: the first, and on GPUs those after it.
+  std::vector<std::string> devices = {};
+  // The ranks of this process; 0: all.
   int32_t first = 0;
   int32_t here = 0;
 
@@ -25,12 +29,12 @@ struct RankOptions {
 
 const BoundOptions<RankOptions>& RankOptionRows();
 
-// Before anything uses a GPU.
+// Before anything uses a GPU, where there may be several ranks.
 void PrepareForRanks(const RankOptions& ranks);
 // The options of the backend of rank `rank`: on a CPU its share of the threads and cores.
 BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& ranks, int32_t rank);
-// One for each rank of this process, `first` being the first one's; on GPUs those after it in their
-// order.
+// One for each rank of this process, `first` being the first one's, on the devices of the options.
+// The number of ranks is settled.
 Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
     const BackendOptions& options, const RankOptions& ranks, std::shared_ptr<ops::Backend> first);
 // Those of one engine on these backends; null where there is one.

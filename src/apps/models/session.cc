@@ -16,6 +16,7 @@
 #include "apps/models/load_quantization.h"
 #include "apps/models/local_model.h"
 #include "apps/models/quantized_model.h"
+#include "apps/models/rank_choice.h"
 #include "base/cores.h"
 #include "base/log.h"
 #include "runtime/cache/model_index.h"
@@ -213,9 +214,10 @@ Result<PairFolders> FindFolders(const SessionOptions& options, const ModelNames&
   return folders;
 }
 
+// Nothing for a dummy, which a backend makes.
 Result<OpenedPair> OpenPair(const SessionOptions& options, const PairFolders& folders,
-                            std::optional<DType> dtype, ops::Backend& backend) {
-  if (!options.models.dummy.empty()) return OpenDummyPair(options, backend);
+                            std::optional<DType> dtype) {
+  if (!options.models.dummy.empty()) return OpenedPair{};
   const std::filesystem::path& draft = folders.draft;
   OpenedPair pair;
   pair.embedded = folders.embedded;
@@ -286,6 +288,21 @@ Result<ModelMemory> MemoryOf(const SessionOptions& options, const ModelSpec& spe
                      .max_positions = positions};
 }
 
+// How many ranks there are.
+Result<RankChoice> ChooseRanksOf(const Opened& target, const SessionOptions& options) {
+  const RankOptions& ranks = options.ranks;
+  const bool is_dummy = target.source.weights == nullptr;
+  RankFacts facts = {.built = target.source.sharding,
+                     .spec = is_dummy ? nullptr : &target.source.spec()};
+  if (ranks.target == 0) {
+    // Asking for the GPUs is the first that is done with them.
+    if (facts.built.tp_size > 1) PrepareForRanks({.target = 2});
+    TANDEM_ASSIGN_OR_RETURN(facts.places, NumPlaces(options.backend));
+    facts.on_cpu = IsOnCpu(options.backend);
+  }
+  return ChooseRanks(ranks, facts);
+}
+
 // The parts of a session; nothing is loaded yet.
 struct Opening {
   SessionOptions options;
@@ -293,6 +310,7 @@ struct Opening {
   std::vector<std::shared_ptr<ops::Backend>> backends;  // of all ranks here, that one first
   OpenedPair pair;
   std::shared_ptr<ProcessGroup> processes;  // null: the process is alone
+  std::string ranks_why;                    // as RankChoice::why
 };
 
 // Finds the other processes of the session, and settles which ranks this one has. Without a console
@@ -304,8 +322,8 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
                           WorldOf(ProcessOptionRows().Read(values), ::getenv));
   if (world.size == 1) return std::shared_ptr<ProcessGroup>();
   RankOptions& ranks = options.ranks;
-  if (!values.IsSet(RankOptionRows().RowOf<&RankOptions::target>())) ranks.target = world.size;
-  const bool on_gpu = !IsCpu(options.backend);
+  if (ranks.target == 0) ranks.target = world.size;
+  const bool on_gpu = !IsOnCpu(options.backend);
   if (!on_gpu && ranks.target != world.size) {
     return InvalidArgument(fmt::format(
         "--tensor_parallel_size {}: there are {} processes, and on a CPU each is a rank",
@@ -331,6 +349,30 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
   return shared.processes;
 }
 
+// Makes the backends of the ranks, of which there is one where nobody asked for more and the GPUs
+// cannot work together.
+Status OpenRanks(RankChoice choice, SharedDevices& devices, Opening& opening) {
+  SessionOptions& options = opening.options;
+  options.ranks.target = choice.ranks;
+  TANDEM_ASSIGN_OR_RETURN(opening.backend,
+                          devices.BackendFor(BackendOfRank(options.backend, options.ranks, 0)));
+  TANDEM_ASSIGN_OR_RETURN(opening.backends,
+                          MakeRankBackends(options.backend, options.ranks, opening.backend));
+  if (choice.by_default && opening.backends.size() > 1) {
+    if (const auto together = MakeCommunicators(opening.backends); !together.ok()) {
+      choice.warning = fmt::format("the model runs on one rank, not on {}: {}", choice.ranks,
+                                   together.status().message());
+      choice.why.clear();
+      options.ranks.target = 1;
+      opening.backends.resize(1);
+    }
+  }
+  if (!choice.why.empty()) LogInfo("{}", choice.why);
+  if (!choice.warning.empty()) LogWarning("{}", choice.warning);
+  opening.ranks_why = std::move(choice.why);
+  return {};
+}
+
 // `console`: as FindFolders.
 Result<Opening> Open(const OptionValues& values, SharedResources& shared, const Console* console,
                      const std::function<void(EngineOptions&)>& adjust = {}) {
@@ -347,18 +389,21 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   TANDEM_ASSIGN_OR_RETURN(opening.processes,
                           FindProcesses(values, console != nullptr, options, shared));
   if (opening.processes != nullptr && opening.processes->idle) return opening;
+  TANDEM_ASSIGN_OR_RETURN(options.ranks.devices, DevicesOf(options.backend));
+  options.backend.device = options.ranks.devices.front();
   PrepareForRanks(options.ranks);
   // Before there is a backend: quantizing needs the memory and the threads of its own.
   TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options, shared.check));
   TANDEM_ASSIGN_OR_RETURN(const PairFolders folders,
                           FindFolders(options, names, load, dtype, console, shared.check));
-  TANDEM_ASSIGN_OR_RETURN(
-      opening.backend, shared.devices.BackendFor(BackendOfRank(options.backend, options.ranks, 0)));
-  TANDEM_ASSIGN_OR_RETURN(opening.backends,
-                          MakeRankBackends(options.backend, options.ranks, opening.backend));
+  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, dtype));
+  TANDEM_ASSIGN_OR_RETURN(RankChoice ranks, ChooseRanksOf(opening.pair.target, options));
+  TANDEM_RETURN_IF_ERROR(OpenRanks(std::move(ranks), shared.devices, opening));
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
-  TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, dtype, *opening.backend));
+  if (!options.models.dummy.empty()) {
+    TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenDummyPair(options, *opening.backend));
+  }
   if (adjust) adjust(options.engine);
   const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
   const ModelSpec& spec = opening.pair.target.model.spec;
@@ -413,6 +458,36 @@ Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
                                                       free_bytes - weight_bytes));
   NoteRanks(options.ranks.target, plan.memory);
   return plan;
+}
+
+// Of each of several ranks; nothing for one.
+Result<std::vector<RankMemory>> MemoryOfRanks(const Opening& opening, const MemoryPlan& plan) {
+  const SessionOptions& options = opening.options;
+  std::vector<RankMemory> ranks;
+  if (opening.backends.size() == 1) return ranks;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<ModelSpec> target_parts,
+                          TargetParts(opening.pair.target.model.spec, options.ranks));
+  std::vector<ModelSpec> draft_parts;
+  if (opening.pair.draft) {
+    TANDEM_ASSIGN_OR_RETURN(draft_parts, DraftParts(opening.pair.draft->model.spec, options.ranks));
+  }
+  for (size_t rank = 0; rank < opening.backends.size(); ++rank) {
+    ops::Backend& backend = *opening.backends[rank];
+    TANDEM_ASSIGN_OR_RETURN(ModelMemory memory,
+                            MemoryOf(options, target_parts[rank], ModelIndex::kTarget, backend));
+    int64_t weights = memory.weight_bytes;
+    if (!draft_parts.empty()) {
+      TANDEM_ASSIGN_OR_RETURN(memory,
+                              MemoryOf(options, draft_parts[rank], ModelIndex::kDraft, backend));
+      weights += memory.weight_bytes;
+    }
+    const Device device = backend.device();
+    const bool on_cpu = device.kind == Device::Kind::kCpu;
+    ranks.push_back(MemoryOfRank(plan, on_cpu ? "cpu" : fmt::format("cuda:{}", device.index),
+                                 weights,
+                                 backend.FreeBytes() / (on_cpu ? options.ranks.target : 1)));
+  }
+  return ranks;
 }
 
 // What weights may be rounded to while loading.
@@ -564,6 +639,7 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   session->options = std::move(opening.options);
   session->embedded = pair.embedded;
   session->backends = std::move(opening.backends);
+  session->ranks_why = std::move(opening.ranks_why);
   // GPUs that cannot be ranks are found before minutes of loading.
   TANDEM_RETURN_IF_ERROR(MakeCommunicators(session->backends).status());
   for (size_t rank = 1; rank < session->backends.size(); ++rank) {
@@ -609,6 +685,8 @@ Result<SessionPlan> PlanSession(const OptionValues& values) {
   TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, own, nullptr));
   SessionPlan plan;
   TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(opening, own.weights));
+  TANDEM_ASSIGN_OR_RETURN(plan.ranks, MemoryOfRanks(opening, plan.engine.memory));
+  plan.ranks_why = std::move(opening.ranks_why);
   plan.target = opening.pair.target.model.name;
   if (opening.pair.draft) plan.draft = opening.pair.draft->model.name;
   plan.backend = std::move(opening.backend);

@@ -13,6 +13,7 @@
 #include "apps/cli/command.h"
 #include "apps/models/devices.h"
 #include "apps/models/processes.h"
+#include "apps/models/rank_memory.h"
 #include "apps/models/ranks.h"
 #include "apps/models/weight_store.h"
 #include "base/bound_options.h"
@@ -83,7 +84,9 @@ struct Session {
   SteadyClock clock;
   std::vector<std::shared_ptr<ops::Backend>> backends;  // of each rank; at least one
   std::shared_ptr<ops::Backend> backend;                // of the first
-  std::shared_ptr<Turns> turns;                         // of the engines on the backend's device
+  // Why there are as many ranks as there are; empty: they were asked for.
+  std::string ranks_why;
+  std::shared_ptr<Turns> turns;  // of the engines on the backend's device
   LoadedModel target;
   std::unique_ptr<LoadedModel> draft;  // null without one
   // Parts of the engine, kept so that another engine can be made without loading again: those of
@@ -107,6 +110,8 @@ struct SessionPlan {
   std::string target;
   std::string draft;  // empty without one
   EnginePlan engine;
+  std::vector<RankMemory> ranks;  // empty for one
+  std::string ranks_why;          // as Session's
 };
 // FAILED_PRECONDITION when the models or their cache do not fit into free memory.
 Result<SessionPlan> PlanSession(const OptionValues& values);

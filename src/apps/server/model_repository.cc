@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -59,6 +60,7 @@ ModelRepository::ModelRepository(RepositoryOptions options, const OptionValues& 
                                  serve::kserve::Repository& models)
     : options_(std::move(options)),
       values_(values),
+      launch_(LaunchFrom(values)),
       open_(std::move(open)),
       engines_(engines),
       models_(models) {}
@@ -128,6 +130,13 @@ void ModelRepository::Link(const std::string& wanted) {
 Status ModelRepository::LoadAll() {
   Status first = ReadAll();
   if (known_.empty()) return first;
+  for (const std::string& warning : LaunchWarnings(launch_, known_)) LogWarning("{}", warning);
+  // Before the first engine uses a GPU.
+  for (const auto& [name, model] : known_) {
+    const size_t ranks = model.parameters.gpu_device_ids.size();
+    PrepareForRanks({.target = static_cast<int32_t>(ranks),
+                     .world_size = launch_.is_orchestrated ? 1 : launch_.world_size});
+  }
   std::vector<std::string> names = options_.load_models;
   const bool all = !options_.is_explicit || std::ranges::count(names, "*") > 0;
   if (all) {
@@ -300,12 +309,40 @@ Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
   }
   TANDEM_RETURN_IF_ERROR(
       set(ModelOptionRows().RowOf<&ModelOptions::tokenizer_dir>().name, TokenizerOf(links)));
-  // Without GPUs it is a number without a meaning.
-  if (const auto gpu = model.parameters.gpu_device_id; gpu && ops::NumCudaDevices() > 0) {
-    TANDEM_RETURN_IF_ERROR(set(BackendOptionRows().RowOf<&BackendOptions::device>().name,
-                               fmt::format("cuda:{}", *gpu)));
-  }
+  TANDEM_RETURN_IF_ERROR(PlaceRanks(model, values));
   return values;
+}
+
+// As many ranks as there are gpu_device_ids, on those GPUs. Without GPUs only their number counts.
+// The command line goes over both.
+Status ModelRepository::PlaceRanks(const FolderModel& model, OptionValues& values) const {
+  const OptionSpec& device = BackendOptionRows().RowOf<&BackendOptions::device>();
+  const OptionSpec& ranks = RankOptionRows().RowOf<&RankOptions::target>();
+  const std::string where = model.name + ": parameter gpu_device_ids";
+  // In a world of several models its size says nothing about one of them.
+  if (launch_.is_orchestrated) {
+    const OptionSpec& world = RankOptionRows().RowOf<&RankOptions::world_size>();
+    TANDEM_RETURN_IF_ERROR(values.Set(world.name, {"1"}, where));
+  }
+  const std::vector<int32_t>& ids = model.parameters.gpu_device_ids;
+  if (ids.empty()) return {};
+  const BackendOptions backend = BackendOptionRows().Read(values_);
+  const bool on_cpu = IsOnCpu(backend);
+  if (on_cpu ? backend.device.find(',') != std::string::npos : values_.IsSet(device)) return {};
+  const bool counts = !values_.IsSet(ranks);
+  if (counts && ids.size() == 1) TANDEM_RETURN_IF_ERROR(values.Set(ranks.name, {"1"}, where));
+  if (on_cpu) {
+    return counts ? values.Set(device.name, {CpuList(ids.size())}, where) : Status();
+  }
+  TANDEM_ASSIGN_OR_RETURN(std::string gpus, GpuList(ids, ops::NumCudaDevices()));
+  const bool as_many = counts || RankOptionRows().Read(values_).target == std::ssize(ids);
+  if (!as_many) gpus = gpus.substr(0, gpus.find(','));
+  TANDEM_RETURN_IF_ERROR(values.Set(device.name, {gpus}, where));
+  const std::string& draft = links_.at(model.name).draft;
+  if (draft.empty()) return {};
+  const std::string warning = DraftPlacementWarning(model, *Known(draft));
+  if (!warning.empty()) LogWarning("{}", warning);
+  return {};
 }
 
 Status ModelRepository::OpenEngineOf(const FolderModel& model) {

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "apps/server/served_engine.h"
+#include "apps/server/triton_ranks.h"
 #include "serve/kserve/models/repository_links.h"
 #include "serve/kserve/repository.h"
 #include "serve/model_registry.h"
@@ -60,12 +61,14 @@ class ModelRepository final : public serve::kserve::ModelLoader {
   Status OpenEngineOf(const FolderModel& model);
   Status CheckEngineDir(const FolderModel& model) const;
   Result<OptionValues> ValuesOf(const FolderModel& model) const;
+  Status PlaceRanks(const FolderModel& model, OptionValues& values) const;
   bool MovesToAnotherEngine(const std::string& stage, const std::string& gone);
   const FolderModel* Known(const std::string& name) const;
   std::string TokenizerOf(const ModelLinks& engine) const;
 
   const RepositoryOptions options_;
   const OptionValues values_;
+  const TritonLaunch launch_;
   const OpenEngine open_;
   serve::ModelRegistry& engines_;
   serve::kserve::Repository& models_;

@@ -1,6 +1,7 @@
 // `tandem serve`: serves models over HTTP and gRPC.
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 #include <optional>
@@ -26,21 +27,28 @@
 namespace tandem::apps {
 namespace {
 
-// The backend of the first engine, which may be loaded while the server runs. Any thread.
+// The backend of the first engine, which may be loaded while the server runs, and the most ranks of
+// an engine. Any thread.
 class FirstBackend {
  public:
-  void Offer(const std::shared_ptr<ops::Backend>& backend) {
+  void Offer(const Session& session) {
     const MutexLock lock(mutex_);
-    if (backend_ == nullptr) backend_ = backend;
+    if (backend_ == nullptr) backend_ = session.backend;
+    ranks_ = std::max(ranks_, static_cast<int32_t>(session.backends.size()));
   }
   std::shared_ptr<ops::Backend> Get() const {  // null: there is no engine yet
     const MutexLock lock(mutex_);
     return backend_;
   }
+  int32_t ranks() const {  // 0: likewise
+    const MutexLock lock(mutex_);
+    return ranks_;
+  }
 
  private:
   mutable Mutex mutex_;
   std::shared_ptr<ops::Backend> backend_ TANDEM_GUARDED_BY(mutex_);
+  int32_t ranks_ TANDEM_GUARDED_BY(mutex_) = 0;
 };
 
 // The first process of a container has no default action for signals, so while models are loaded it
@@ -83,7 +91,8 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
                             const auto first = backend.Get();
                             if (first == nullptr) return std::nullopt;
                             return first->FreeBytes();
-                          }});
+                          },
+                          .ranks = [&backend] { return backend.ranks(); }});
   const auto gpus = options.allow_gpu_metrics ? serve::GpuMeter::Load() : nullptr;
   if (gpus != nullptr) server_options.read_gpus = [&gpus] { return gpus->Read(); };
   const SteadyClock clock;
@@ -106,7 +115,7 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
       followed = FollowSession(*engine->session);
       return Cancelled("this process serves nobody: it has followed another one");
     }
-    backend.Offer(engine->session->backend);
+    backend.Offer(*engine->session);
     if (is_starting) served.engines.push_back(engine);
     return engine;
   };

@@ -47,6 +47,7 @@ void SayDevice(const ops::Backend& backend, const Console& console) {
 
 void SayMemory(const ServedEngine& engine, const Console& console) {
   console.Say(fmt::format("memory of {}:", engine.session->target.name));
+  if (!engine.session->ranks_why.empty()) console.Say("  " + engine.session->ranks_why);
   const bool on_host = engine.session->backend->device().kind == Device::Kind::kCpu;
   int64_t total = 0;
   for (const MemoryLine& line : engine.session->engine->memory_plan()) {

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "apps/cli/verbs.h"
 #include "apps/models/session.h"
 #include "base/cores.h"
+#include "comm/gpu_links.h"
 #include "ops/backend.h"
 
 namespace tandem::apps {
@@ -35,7 +37,20 @@ struct Findings {
   double read_bandwidth = 0;
   double matrix_peak = 0;
   std::string pair;
+  GpuLinks links;
+  std::optional<std::string> nccl;
 };
+
+nlohmann::ordered_json ToJson(const GpuLinks& links) {
+  nlohmann::ordered_json rows = nlohmann::ordered_json::array();
+  for (const GpuLink& link : links.links) {
+    rows.push_back({{"gpus", {link.first, link.second}},
+                    {"peer_access", link.can_read},
+                    {"nvlink", link.has_atomics},
+                    {"performance_rank", link.performance_rank}});
+  }
+  return rows;
+}
 
 nlohmann::ordered_json ToJson(const Findings& f) {
   return {
@@ -48,6 +63,9 @@ nlohmann::ordered_json ToJson(const Findings& f) {
       {"read_bytes_per_s", f.read_bandwidth},
       {"bf16_flops_per_s", f.matrix_peak},
       {"embedded_pair", f.pair},
+      {"gpus", f.links.num_gpus},
+      {"links", ToJson(f.links)},
+      {"nccl", f.nccl ? nlohmann::ordered_json(*f.nccl) : nullptr},
   };
 }
 
@@ -71,6 +89,15 @@ Status Run(const OptionValues& values, Console& console) {
   f.matrix_peak = backend->MeasureMatrixPeak(DType::kBF16);
   console.Say(
       fmt::format("bf16       {:.2f} TFLOP/s: prompts are bound by it", f.matrix_peak / 1e12));
+  f.links = ReadGpuLinks();
+  for (std::string_view title = "links"; const std::string& line : DescribeLinks(f.links)) {
+    console.Say(fmt::format("{:10} {}", title, line));
+    title = "";
+  }
+  f.nccl = NcclVersion();
+  console.Say(
+      fmt::format("NCCL       {}; not needed: the sums of ranks are kernels of this program",
+                  f.nccl ? *f.nccl : "no libnccl.so.2"));
   console.Say(fmt::format("models     embedded pair: {}", f.pair));
   console.Result(ToJson(f));
   return pair.ok() ? Status() : pair.status();

@@ -16,6 +16,7 @@ Status Run(const OptionValues& options, Console& console) {
   console.Say(fmt::format("backend       {}", plan.backend->Describe()));
   console.Say(fmt::format("target        {}", plan.target));
   console.Say(fmt::format("draft         {}", plan.draft.empty() ? "none" : plan.draft));
+  if (!plan.ranks_why.empty()) console.Say(fmt::format("ranks         {}", plan.ranks_why));
   console.Say(fmt::format("sequences     {} a step, up to {} tokens each", engine.max_batch_size,
                           engine.max_seq_len));
   console.Say(fmt::format("cache blocks  {} of {} tokens", memory.num_blocks, engine.block_tokens));
@@ -30,6 +31,17 @@ Status Run(const OptionValues& options, Console& console) {
     nlohmann::ordered_json& row = json["memory"].emplace_back();
     row = {{"what", line.what}, {"bytes", line.bytes}, {"option", line.option}};
     if (!line.note.empty()) row["note"] = line.note;
+  }
+  for (const std::string& line :
+       plan.ranks.empty() ? std::vector<std::string>() : ShowRanks(plan.ranks)) {
+    console.Say(line);
+  }
+  for (const RankMemory& rank : plan.ranks) {
+    json["ranks"].push_back({{"device", rank.device},
+                             {"weight_bytes", rank.weights},
+                             {"cache_bytes", rank.cache},
+                             {"workspace_bytes", rank.workspace},
+                             {"free_bytes", rank.free}});
   }
   console.Result(json);
   return {};

@@ -1,5 +1,6 @@
 // The GPU ranks of a build without a CUDA compiler: there are none.
 #include "comm/cuda/cuda_ranks.h"
+#include "comm/gpu_links.h"
 
 namespace tandem {
 
@@ -7,5 +8,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
     std::span<ops::Backend* const> /*backends*/) {
   return Unavailable("this program was built without CUDA; ./setup --cuda, then build it again");
 }
+
+GpuLinks ReadGpuLinks() { return {}; }
 
 }  // namespace tandem

@@ -182,10 +182,11 @@ std::optional<std::vector<int32_t>> IntsOf(std::string_view text) {
   }
 }
 
-// One instance runs, on one GPU; a warning names those that are left out.
+// One instance runs, the first; a warning names the GPUs of the others.
 Status SetDevices(const ParameterRow& row, const std::string& value, ModelParameters& parameters) {
   std::string_view rest = value;
   std::vector<std::string> left_out;
+  std::vector<int32_t>& used = parameters.gpu_device_ids;
   while (true) {
     const size_t end = std::min(rest.find(';'), rest.size());
     const auto devices = IntsOf(rest.substr(0, end));
@@ -194,13 +195,10 @@ Status SetDevices(const ParameterRow& row, const std::string& value, ModelParame
                         "numbers of GPUs between commas, one list for each instance "
                         "between semicolons, such as 0,1;2,3");
     }
-    if (parameters.gpu_device_id) {
-      left_out.push_back(fmt::format("an instance on GPU {}", fmt::join(*devices, ",")));
+    if (used.empty()) {
+      used = *devices;
     } else {
-      parameters.gpu_device_id = devices->front();
-      for (size_t i = 1; i < devices->size(); ++i) {
-        left_out.push_back(fmt::format("GPU {}", (*devices)[i]));
-      }
+      left_out.push_back(fmt::format("an instance on GPU {}", fmt::join(*devices, ",")));
     }
     if (end == rest.size()) break;
     rest.remove_prefix(end + 1);
@@ -208,7 +206,7 @@ Status SetDevices(const ParameterRow& row, const std::string& value, ModelParame
   if (!left_out.empty()) {
     parameters.warnings.push_back(
         fmt::format("parameter {}: the model runs once, on GPU {}; left out: {}", row.name,
-                    *parameters.gpu_device_id, fmt::join(left_out, ", ")));
+                    fmt::join(used, ","), fmt::join(left_out, ", ")));
   }
   return {};
 }
@@ -304,14 +302,15 @@ constexpr ParameterRow kRows[] = {
      .type = Type::kInts,
      .effect = kHonoured,
      .default_value = "the server's device",
-     .meaning = "GPUs of the model; a semicolon separates instances. The model runs once, on the "
-                "first GPU",
+     .meaning =
+         "GPUs of the model, which is split over them, a rank on each; a semicolon separates "
+         "instances, of which the first runs. On a CPU: how many ranks, within the cores",
      .set = SetDevices},
     {.name = "participant_ids",
      .type = Type::kInts,
      .effect = kHonoured,
-     .meaning = "Ranks of the model in a launch over several processes; here they only have to be "
-                "numbers",
+     .meaning = "Ranks of the model in a launch over several processes. There is one here, so they "
+                "are only compared with gpu_device_ids and --world_size",
      .set = SetParticipants},
     Ignored("speculative_decoding_fast_logits", Type::kBool,
             "logits are passed on whole, not by a handle", "false|False|FALSE|0"),

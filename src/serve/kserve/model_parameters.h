@@ -4,7 +4,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -62,7 +61,7 @@ struct ModelParameters {
   bool decoupled = false;                // a request may have any number of responses
   int32_t max_batch_size = 0;            // of one request; 0: no batch dimension
   int64_t max_queue_size = 0;            // 0: the server's own bound
-  std::optional<int32_t> gpu_device_id;  // the first that gpu_device_ids names
+  std::vector<int32_t> gpu_device_ids;   // of the first instance, one for each rank; empty: any
   std::vector<int32_t> participant_ids;
   // Options of the engine by name, with their values as on the command line. The option table
   // checks their ranges.

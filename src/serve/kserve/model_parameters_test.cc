@@ -167,7 +167,7 @@ TEST(ModelParameters, AGeneratorsParametersBecomeEngineOptions) {
                                                Pair("batch_scheduler_policy", "max_utilization")));
   EXPECT_EQ(read.engine_dir, "/engines/target");
   EXPECT_TRUE(read.exclude_input_in_output);
-  EXPECT_EQ(read.gpu_device_id, 1);
+  EXPECT_THAT(read.gpu_device_ids, ElementsAre(1));
   EXPECT_THAT(read.participant_ids, ElementsAre(2, 3));
   EXPECT_THAT(read.warnings, IsEmpty());
   EXPECT_THAT(read.ignored, IsEmpty());
@@ -218,16 +218,16 @@ TEST(ModelParameters, AllowingLargerBatchesThanTheEngineRunsMoreSequencesUnlessT
   EXPECT_THAT(Read(config).engine_options, IsEmpty());
 }
 
-TEST(ModelParameters, GpusThatAreLeftOutAreNamed) {
+TEST(ModelParameters, AModelHasAllGpusOfItsFirstInstanceAndTheOthersAreNamed) {
   const ModelParameters read = Read(Generator({{"gpu_device_ids", "3,1;0; 2, 4"}}));
-  EXPECT_EQ(read.gpu_device_id, 3);
+  EXPECT_THAT(read.gpu_device_ids, ElementsAre(3, 1));
   EXPECT_THAT(read.warnings,
-              ElementsAre("parameter gpu_device_ids: the model runs once, on GPU 3; left out: GPU "
-                          "1, an instance on GPU 0, an instance on GPU 2,4"));
+              ElementsAre("parameter gpu_device_ids: the model runs once, on GPU 3,1; left out: an "
+                          "instance on GPU 0, an instance on GPU 2,4"));
   EXPECT_THAT(Read(Generator({{"gpu_device_ids", "0;1"}})).warnings,
               ElementsAre(HasSubstr("left out: an instance on GPU 1")));
   EXPECT_THAT(Read(Generator({{"gpu_device_ids", "2"}})).warnings, IsEmpty());
-  EXPECT_EQ(Read(Generator({})).gpu_device_id, std::nullopt);
+  EXPECT_THAT(Read(Generator({})).gpu_device_ids, IsEmpty());
 }
 
 TEST(ModelParameters, TheModelTypeIsOneOfThree) {
