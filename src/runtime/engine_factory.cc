@@ -65,10 +65,9 @@ Result<ops::KvPool> MakePool(const Weights& weights, const MemoryPlan& plan,
 Result<std::unique_ptr<ForwardPass>> MakePass(const EngineModel& model, const EngineRank& rank,
                                               int32_t max_rows, int32_t max_logits_rows,
                                               Heartbeat* heartbeat) {
-  const bool split = model.weights->spec.place.ranks > 1;
   Result<std::unique_ptr<Decoder>> decoder =
       Decoder::Create(model.weights, *rank.backend, max_rows, max_logits_rows, heartbeat,
-                      split ? rank.ranks.get() : nullptr);
+                      model.weights->spec.place.is_whole() ? nullptr : rank.ranks.get());
   if (!decoder.ok()) {
     return Explain(decoder.status(), "a model's scratch buffers",
                    "--max_num_tokens or --max_batch_size");
@@ -101,24 +100,18 @@ MemoryUse MemoryUseOf(const MemoryPlan& plan, int64_t pinned, const ops::Backend
 }
 
 // Ranks whose memory is that of one device share what is free of it.
-Result<EnginePlan> PlanRank(const EngineOptions& asked, const std::vector<EngineRank>& ranks,
-                            const EngineRank& rank) {
-  const Device device = rank.backend->device();
-  const auto sharing = std::ranges::count_if(
-      ranks, [device](const EngineRank& other) { return other.backend->device() == device; });
-  return PlanEngine(asked, MemoryOf(rank.target), MemoryOf(rank.draft), *rank.backend,
-                    rank.backend->FreeBytes() / sharing);
-}
-
-// One plan for all ranks: that of the one with the fewest blocks.
-Result<EnginePlan> PlanRanks(const EngineOptions& asked, const std::vector<EngineRank>& ranks) {
-  TANDEM_ASSIGN_OR_RETURN(EnginePlan plan, PlanRank(asked, ranks, ranks.front()));
-  for (size_t i = 1; i < ranks.size(); ++i) {
-    TANDEM_ASSIGN_OR_RETURN(EnginePlan other, PlanRank(asked, ranks, ranks[i]));
-    if (other.memory.num_blocks < plan.memory.num_blocks) plan = std::move(other);
+std::vector<RankMemory> MemoryOfRanks(const std::vector<EngineRank>& ranks) {
+  std::vector<RankMemory> memory;
+  for (const EngineRank& rank : ranks) {
+    const Device device = rank.backend->device();
+    const auto sharing = std::ranges::count_if(
+        ranks, [device](const EngineRank& other) { return other.backend->device() == device; });
+    memory.push_back({.target = MemoryOf(rank.target),
+                      .draft = MemoryOf(rank.draft),
+                      .backend = rank.backend,
+                      .free_bytes = rank.backend->FreeBytes() / sharing});
   }
-  NoteRanks(static_cast<int64_t>(ranks.size()), plan.memory);
-  return plan;
+  return memory;
 }
 
 // The rank's device is the thread's from here on. A CPU has no such thing; binding would pin the
@@ -176,7 +169,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                                const Clock& clock,
                                                const std::shared_ptr<Turns>& turns) {
   const Turn turn(turns.get());
-  TANDEM_ASSIGN_OR_RETURN(const EnginePlan plan, PlanRanks(asked, ranks));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans,
+                          PlanRanks(asked, MemoryOfRanks(ranks)));
+  const EnginePlan& plan = plans.front();
   const EngineRank& leader = ranks.front();
   const MemoryPlan& memory = plan.memory;
   EngineParts parts;
@@ -191,8 +186,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
               .enable_reuse = plan.options.enable_prefix_reuse,
               .window_tokens = memory.window_tokens,
               .num_window_blocks = memory.num_window_blocks,
-              .num_host_blocks = memory.num_host_blocks,
-              .block_bytes = memory.block_bytes};
+              .num_host_blocks = memory.num_host_blocks};
+  for (const EnginePlan& rank : plans) parts.kv.block_bytes += rank.memory.block_bytes;
   if (plan.options.kv_event_buffer > 0) {
     std::random_device random;
     const uint64_t secret = (uint64_t{random()} << 32) | random();
@@ -201,16 +196,17 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                    parts.kv.num_host_blocks, parts.kv.block_tokens, secret);
     parts.kv.events = parts.kv_events.get();
   }
-  parts.memory_plan = memory.lines;
+  parts.memory_plan = MemoryLinesOf(plans);
   parts.heartbeat = std::make_unique<Heartbeat>(clock);
 
   std::vector<RankParts> executors;
-  for (const EngineRank& rank : ranks) {
-    Heartbeat* const heartbeat = executors.empty() ? parts.heartbeat.get() : nullptr;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const EngineRank& rank = ranks[i];
+    Heartbeat* const heartbeat = i == 0 ? parts.heartbeat.get() : nullptr;
     Enter(rank);
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
-                            MakeExecutor(plan, rank, clock, heartbeat));
-    parts.memory += MemoryUseOf(memory, executor->pinned_bytes(), *rank.backend);
+                            MakeExecutor(plans[i], rank, clock, heartbeat));
+    parts.memory += MemoryUseOf(plans[i].memory, executor->pinned_bytes(), *rank.backend);
     executors.push_back({rank.ranks, std::move(executor)});
   }
   Enter(leader);

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <functional>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "apps/models/artifact.h"
@@ -330,42 +333,78 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   return opening;
 }
 
+// Bytes that loading will take on each rank. Ranks of a CPU have weights in common.
+std::vector<int64_t> BytesToLoad(const Opening& opening, const WeightStore& store,
+                                 const std::vector<ModelSpec>& parts, ModelIndex index,
+                                 const std::vector<RankMemory>& ranks) {
+  const bool is_target = index == ModelIndex::kTarget;
+  const Opened& opened = is_target ? opening.pair.target : *opening.pair.draft;
+  std::set<std::string> keys;
+  std::vector<int64_t> bytes;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const ModelMemory& memory = is_target ? ranks[rank].target : ranks[rank].draft;
+    const std::string key =
+        StoreKeyOf(opening.options, opened, parts[rank], index, *opening.backends[rank]);
+    const bool is_new = key.empty() || keys.insert(key).second;
+    const bool is_loaded = store.Find(key, memory.max_positions) != nullptr;
+    bytes.push_back(is_new && !is_loaded ? memory.weight_bytes : 0);
+  }
+  return bytes;
+}
+
+// What is left on each rank of its free memory once `bytes` are loaded.
+Status TakeFree(const Opening& opening, const std::vector<int64_t>& bytes,
+                std::vector<RankMemory>& ranks) {
+  const auto refuse = [](int64_t needed, int64_t free) {
+    return FailedPrecondition(
+        fmt::format("the weights need {}, {} are free", FormatBytes(needed), FormatBytes(free)));
+  };
+  if (opening.backend->device().kind == Device::Kind::kCpu) {
+    const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+    const int64_t free = opening.backend->FreeBytes();
+    if (all > free) return refuse(all, free);
+    const auto sharing = static_cast<int64_t>(ranks.size());
+    for (RankMemory& rank : ranks) rank.free_bytes = (free - all) / sharing;
+    return {};
+  }
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const int64_t free = opening.backends[rank]->FreeBytes();
+    if (bytes[rank] > free) return refuse(bytes[rank], free);
+    ranks[rank].free_bytes = free - bytes[rank];
+  }
+  return {};
+}
+
 Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
-  ops::Backend& backend = *opening.backend;
   const SessionOptions& options = opening.options;
   const OpenedPair& pair = opening.pair;
   TANDEM_ASSIGN_OR_RETURN(const std::vector<ModelSpec> target_parts,
                           TargetParts(pair.target.model.spec, options.ranks));
-  TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
-                          MemoryOf(options, target_parts.front(), ModelIndex::kTarget, backend));
   std::vector<ModelSpec> draft_parts;
-  ModelMemory draft;
   if (pair.draft) {
     TANDEM_ASSIGN_OR_RETURN(draft_parts, DraftParts(pair.draft->model.spec, options.ranks));
-    TANDEM_ASSIGN_OR_RETURN(draft,
-                            MemoryOf(options, draft_parts.front(), ModelIndex::kDraft, backend));
   }
-  const auto bytes_to_load = [&](const Opened& opened, const std::vector<ModelSpec>& parts,
-                                 ModelIndex index, const ModelMemory& memory) {
-    const std::string key = StoreKeyOf(options, opened, parts.front(), index, backend);
-    const auto found = store.Find(key, memory.max_positions);
-    return found == nullptr ? memory.weight_bytes : 0;
-  };
-  int64_t weight_bytes = bytes_to_load(pair.target, target_parts, ModelIndex::kTarget, target);
+  std::vector<RankMemory> ranks;
+  for (size_t rank = 0; rank < target_parts.size(); ++rank) {
+    ops::Backend& backend = *opening.backends[rank];
+    RankMemory& one = ranks.emplace_back();
+    one.backend = &backend;
+    TANDEM_ASSIGN_OR_RETURN(one.target,
+                            MemoryOf(options, target_parts[rank], ModelIndex::kTarget, backend));
+    if (!pair.draft) continue;
+    TANDEM_ASSIGN_OR_RETURN(one.draft,
+                            MemoryOf(options, draft_parts[rank], ModelIndex::kDraft, backend));
+  }
+  std::vector<int64_t> bytes =
+      BytesToLoad(opening, store, target_parts, ModelIndex::kTarget, ranks);
   if (pair.draft) {
-    weight_bytes += bytes_to_load(*pair.draft, draft_parts, ModelIndex::kDraft, draft);
+    const auto draft = BytesToLoad(opening, store, draft_parts, ModelIndex::kDraft, ranks);
+    std::ranges::transform(bytes, draft, bytes.begin(), std::plus());
   }
-  // Ranks on the CPU share its memory; of several GPUs the fullest counts.
-  int64_t free_bytes = backend.FreeBytes();
-  for (const auto& rank : opening.backends) free_bytes = std::min(free_bytes, rank->FreeBytes());
-  if (backend.device().kind == Device::Kind::kCpu) free_bytes /= options.ranks.target;
-  if (weight_bytes > free_bytes) {
-    return FailedPrecondition(fmt::format("the weights need {}, {} are free",
-                                          FormatBytes(weight_bytes), FormatBytes(free_bytes)));
-  }
-  TANDEM_ASSIGN_OR_RETURN(EnginePlan plan, PlanEngine(options.engine, target, draft, backend,
-                                                      free_bytes - weight_bytes));
-  NoteRanks(options.ranks.target, plan.memory);
+  TANDEM_RETURN_IF_ERROR(TakeFree(opening, bytes, ranks));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans, PlanRanks(options.engine, ranks));
+  EnginePlan plan = plans.front();
+  plan.memory.lines = MemoryLinesOf(plans);
   return plan;
 }
 
@@ -457,7 +496,8 @@ Status MakeEngine(Session& session, const EngineOptions& options) {
                                     .target = session.target_weights,
                                     .draft = session.draft_weights}};
   ranks.insert(ranks.end(), session.other_ranks.begin(), session.other_ranks.end());
-  TANDEM_ASSIGN_OR_RETURN(auto communicators, MakeCommunicators(session.backends));
+  TANDEM_ASSIGN_OR_RETURN(auto communicators,
+                          MakeCommunicators(session.backends, session.options.ranks.stages));
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     ranks[rank].ranks = std::move(communicators[rank]);
   }
@@ -493,7 +533,8 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   session->embedded = pair.embedded;
   session->backends = std::move(opening.backends);
   // GPUs that cannot be ranks are found before minutes of loading.
-  TANDEM_RETURN_IF_ERROR(MakeCommunicators(session->backends).status());
+  TANDEM_RETURN_IF_ERROR(
+      MakeCommunicators(session->backends, session->options.ranks.stages).status());
   for (size_t rank = 1; rank < session->backends.size(); ++rank) {
     session->other_ranks.emplace_back().backend = session->backends[rank].get();
   }
