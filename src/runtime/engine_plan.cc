@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "model/decoder/decoder.h"
 #include "model/kv_pool.h"
 #include "model/prompt_rules.h"
@@ -188,33 +189,37 @@ Result<std::vector<EnginePlan>> PlanRanks(const EngineOptions& asked,
 }
 
 std::vector<MemoryLine> MemoryLinesOf(std::span<const EnginePlan> plans) {
-  const RankPlace& split = plans.front().place;
   // The ranks of a stage take the same.
   std::vector<std::vector<MemoryLine>> stages;
   for (const EnginePlan& plan : plans) {
     if (plan.place.rank == 0) stages.push_back(plan.memory.lines);
   }
-  const auto note = [](MemoryLine line, const std::string& where) {
-    if (!line.note.empty() && !where.empty()) line.note += ", ";
-    line.note += where;
-    return line;
-  };
-  const std::string of_all =
-      plans.size() == 1 ? "" : fmt::format("on each of {} ranks", plans.size());
+  for (const auto& lines : stages) {
+    TANDEM_CHECK(lines.size() == stages.front().size(), "stages with other lines");
+  }
   std::vector<MemoryLine> joined;
+  // `where`: empty for all stages.
+  const auto add = [&joined](MemoryLine line, const std::string& where, size_t ranks) {
+    line.ranks = static_cast<int64_t>(ranks);
+    for (const std::string& part :
+         {where, ranks > 1 ? fmt::format("on each of {} ranks", ranks) : std::string()}) {
+      if (!line.note.empty() && !part.empty()) line.note += ", ";
+      line.note += part;
+    }
+    joined.push_back(std::move(line));
+  };
   for (size_t i = 0; i < stages.front().size(); ++i) {
     const MemoryLine& first = stages.front()[i];
-    const auto is_same = [&](const std::vector<MemoryLine>& lines) {
+    const bool is_same = std::ranges::all_of(stages, [&](const std::vector<MemoryLine>& lines) {
       return lines[i].bytes == first.bytes && lines[i].note == first.note;
-    };
-    if (std::ranges::all_of(stages, is_same)) {
-      joined.push_back(note(first, of_all));
+    });
+    if (is_same) {
+      add(first, "", plans.size());
       continue;
     }
     for (size_t stage = 0; stage < stages.size(); ++stage) {
-      std::string where = fmt::format("stage {} of {}", stage + 1, stages.size());
-      if (split.ranks > 1) where += fmt::format(", on each of {} ranks", split.ranks);
-      joined.push_back(note(stages[stage][i], where));
+      add(stages[stage][i], fmt::format("stage {} of {}", stage + 1, stages.size()),
+          plans.size() / stages.size());
     }
   }
   return joined;

@@ -134,13 +134,19 @@ TEST_F(RanksPlanTest, ALineForEachStageWhereTheyDiffer) {
   const auto plans =
       PlanPlaces(Options(bytes), {{0, 2, 0, 2}, {1, 2, 0, 2}, {0, 2, 1, 2}, {1, 2, 1, 2}}, free);
   std::vector<std::string> weights, sampling;
+  int64_t total = 0, total_of_ranks = 0;
+  for (const EnginePlan& plan : plans) {
+    for (const MemoryLine& line : plan.memory.lines) total_of_ranks += line.bytes;
+  }
   for (const MemoryLine& line : MemoryLinesOf(plans)) {
+    total += line.bytes * line.ranks;
     const std::string shown = std::to_string(line.bytes) + " " + line.note;
     if (line.what == "target weights") weights.push_back(shown);
     if (line.what == "sampling") sampling.push_back(line.note);
   }
   EXPECT_THAT(weights, testing::ElementsAre("1000 stage 1 of 2, on each of 2 ranks",
                                             "2000 stage 2 of 2, on each of 2 ranks"));
+  EXPECT_EQ(total, total_of_ranks);
   EXPECT_THAT(sampling, testing::ElementsAre("on each of 4 ranks"));
 }
 

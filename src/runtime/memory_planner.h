@@ -20,6 +20,7 @@ struct MemoryLine {
   std::string option;   // the option that changes it; empty when none does
   std::string note;     // why it is less than the option allows; empty: it is not
   bool pinned = false;  // host memory that a GPU copies from and to: none of the device's
+  int64_t ranks = 1;    // that take this much each
 };
 
 struct ModelMemory {
