@@ -1,6 +1,6 @@
-// Every family split over tensor-parallel ranks, which are threads here: the logits are still those
-// of the authors' own code, the same bits on each rank, and each rank holds its share of the
-// weights.
+// Every family split over tensor-parallel ranks and over stages, all of which are threads here: the
+// logits are still those of the authors' own code, the same bits on each rank, and each rank holds
+// its share of the weights. Stages alone change no bit.
 #include <gtest/gtest.h>
 
 #include <filesystem>
@@ -14,6 +14,12 @@
 
 namespace tandem {
 namespace {
+
+// In how many stages of how many ranks.
+struct Ranks {
+  int ranks = 1;
+  int stages = 1;
+};
 
 // The tiny models that none of the numbers of ranks splits, and what a refusal names.
 const std::map<std::string, std::string>& Refused() {
@@ -34,8 +40,9 @@ class FamiliesRanksTest : public ::testing::TestWithParam<std::string> {
   }
 
   // The logits of each rank.
-  std::vector<Logits> Run(int size, const FamilyCase& one, DType dtype, size_t step) {
-    const auto comms = MakeInProcessRanks(size);
+  std::vector<Logits> Run(const Ranks& split, const FamilyCase& one, DType dtype, size_t step) {
+    const int size = split.ranks * split.stages;
+    const auto comms = MakeInProcessRanks(size, split.stages);
     std::vector<Logits> logits(static_cast<size_t>(size));
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {
@@ -54,7 +61,10 @@ class FamiliesRanksTest : public ::testing::TestWithParam<std::string> {
     EXPECT_TRUE(backend.ok()) << backend.status().message();
     auto reader = HfReader::Open(FixturesFolder() / GetParam(), dtype);
     EXPECT_TRUE(reader.ok()) << reader.status().message();
-    const auto spec = RankSpec((*reader)->spec(), {comm.rank(), comm.size()});
+    const Communicator& stage = comm.stage();
+    const RankPlace place{stage.rank(), stage.size(), comm.rank() / stage.size(),
+                          comm.size() / stage.size()};
+    const auto spec = RankSpec((*reader)->spec(), place);
     EXPECT_TRUE(spec.ok()) << spec.status().message();
     RankSource source(**reader, *spec);
     const auto weights = LoadWeights(source, **backend, length);
@@ -82,17 +92,43 @@ TEST_P(FamiliesRanksTest, AgreesWithTheAuthorsCodeWithTheSameBitsOnEachRank) {
     ++sizes;
     for (const FamilyCase& one : CasesOf(*file_)) {
       SCOPED_TRACE(one.name);
-      const std::vector<Logits> whole = Run(size, one, DType::kF32, 0);
+      const std::vector<Logits> whole = Run({size}, one, DType::kF32, 0);
       EXPECT_LE(Difference(whole.front(), one.logits), 1e-3);
       for (const Logits& rank : whole) EXPECT_EQ(rank, whole.front());
-      EXPECT_EQ(Run(size, one, DType::kF32, 13), whole) << "in chunks";
-      EXPECT_LE(Difference(Run(size, one, DType::kF16, 0).front(), one.logits), 3e-2);
+      EXPECT_EQ(Run({size}, one, DType::kF32, 13), whole) << "in chunks";
+      EXPECT_LE(Difference(Run({size}, one, DType::kF16, 0).front(), one.logits), 3e-2);
     }
   }
   const auto refused = Refused().find(GetParam());
   EXPECT_EQ(sizes > 0, refused == Refused().end()) << refusals;
   if (refused == Refused().end()) return;
   EXPECT_NE(refusals.find(refused->second), std::string::npos) << refusals;
+}
+
+TEST_P(FamiliesRanksTest, StagesHaveTheSameBitsAsOne) {
+  const auto reader = HfReader::Open(FixturesFolder() / GetParam());
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  const ModelSpec& whole = (*reader)->spec();
+  const bool splits = RankSpec(whole, {0, 2}).ok();
+  for (const Ranks& split : {Ranks{1, 2}, Ranks{1, 3}, Ranks{2, 2}}) {
+    SCOPED_TRACE(std::to_string(split.stages) + " stages of " + std::to_string(split.ranks));
+    const auto spec = RankSpec(whole, {0, split.ranks, 0, split.stages});
+    if (split.stages > whole.num_layers()) {
+      EXPECT_NE(spec.status().message().find("the number of layers"), std::string::npos);
+      continue;
+    }
+    if (split.ranks > 1 && !splits) continue;
+    ASSERT_TRUE(spec.ok()) << spec.status().message();
+    for (const FamilyCase& one : CasesOf(*file_)) {
+      SCOPED_TRACE(one.name);
+      for (const DType dtype : {DType::kF32, DType::kF16}) {
+        const Logits expected = Run({split.ranks}, one, dtype, 0).front();
+        const std::vector<Logits> stages = Run(split, one, dtype, 0);
+        for (const Logits& rank : stages) EXPECT_EQ(rank, expected);
+        EXPECT_EQ(Run(split, one, dtype, 13), stages) << "in chunks";
+      }
+    }
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Tiny, FamiliesRanksTest, ::testing::ValuesIn(FamilyFixtures()),

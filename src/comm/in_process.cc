@@ -25,7 +25,8 @@ class Group {
   Meeting& together() { return together_; }
   // As rank 0 of it the one that sends.
   Meeting& pair(int from, int to) {
-    return *pairs_[static_cast<size_t>(from * together_.size() + to)];
+    const int index = from * together_.size() + to;
+    return *pairs_[static_cast<size_t>(index)];
   }
 
  private:

@@ -45,7 +45,9 @@ int64_t KvBytesPerToken(const ModelSpec& spec, DType stored, bool windowed) {
 
 int64_t LongestWindow(const ModelSpec& spec) {
   int64_t longest = 0;
-  for (const LayerSpec& layer : spec.layers) longest = std::max(longest, layer.attention.reach());
+  for (const auto* layers : {&spec.layers, &spec.other_layers}) {
+    for (const LayerSpec& layer : *layers) longest = std::max(longest, layer.attention.reach());
+  }
   return longest;
 }
 

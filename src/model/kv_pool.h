@@ -27,7 +27,7 @@ struct KvGroupSpec {
 std::vector<KvGroupSpec> KvGroupsOf(const ModelSpec& spec);
 // Bytes of one token over the layers that are windowed, or over the others.
 int64_t KvBytesPerToken(const ModelSpec& spec, DType stored, bool windowed);
-// The most tokens that a row sees in a windowed layer; 0: no layer is.
+// The most tokens that a row sees in a windowed layer of any stage; 0: no layer is.
 int64_t LongestWindow(const ModelSpec& spec);
 
 // The most blocks that a pool may have. Attention on a GPU numbers the rows of a group (the head of

@@ -28,10 +28,12 @@ Result<int32_t> MaskPosition(const PrefixSpec& prefix, std::span<const int32_t> 
 
 PromptRules PromptRulesOf(const ModelSpec& spec, int64_t table_rows) {
   PromptRules rules{.prefix = spec.prefix, .table_rows = table_rows};
-  for (const LayerSpec& layer : spec.layers) {
-    const RopeScaling& scaling = layer.attention.rope.scaling;
-    if (scaling.kind == RopeScaling::Kind::kNtkSteps) {
-      rules.trained = scaling.original_max_positions;
+  for (const auto* layers : {&spec.layers, &spec.other_layers}) {
+    for (const LayerSpec& layer : *layers) {
+      const RopeScaling& scaling = layer.attention.rope.scaling;
+      if (scaling.kind == RopeScaling::Kind::kNtkSteps) {
+        rules.trained = scaling.original_max_positions;
+      }
     }
   }
   return rules;

@@ -19,10 +19,25 @@ void CopyColumns(const Tensor& from, int64_t begin, const Tensor& to) {
 
 }  // namespace
 
-Result<Tensor> RankSource::Get(const WeightId& id) {
+RankSource::RankSource(WeightSource& whole, ModelSpec spec)
+    : whole_(whole),
+      spec_(std::move(spec)),
+      sharding_{.tp_size = spec_.place.ranks, .pp_size = spec_.place.stages},
+      first_layer_(FirstLayer(whole_.spec(), sharding_, spec_.place.stage)) {}
+
+RankSource::RankSource(std::unique_ptr<WeightSource> all_layers, ModelSpec spec)
+    : owned_(std::move(all_layers)),
+      whole_(*owned_),
+      spec_(std::move(spec)),
+      sharding_{.tp_size = 1, .pp_size = spec_.place.stages},
+      first_layer_(FirstLayer(whole_.spec(), sharding_, spec_.place.stage)) {}
+
+Result<Tensor> RankSource::Get(const WeightId& part_id) {
   const ModelSpec& whole_spec = whole_.spec();
+  WeightId id = part_id;
+  if (RowOf(id.role).per_layer) id.layer += first_layer_;
   TANDEM_ASSIGN_OR_RETURN(const Tensor whole, whole_.Get(id));
-  if (spec_.place.ranks == 1) return whole;
+  if (sharding_.tp_size == 1) return whole;
   const Split split = SplitOf(whole_spec, sharding_, id);
   const bool adds_nothing = id.part == WeightPart::kBias && IsSummed(id) && spec_.place.rank > 0;
   if (split == Split::kNone && !adds_nothing) return whole;

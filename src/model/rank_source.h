@@ -1,8 +1,10 @@
-// RankSource: the weights of one tensor-parallel rank, cut from those of the whole model while they
-// are read. Products that are summed over the ranks have their bias on the first rank and zeros on
-// the others. The loader owns it; the whole source outlives it.
+// RankSource: the weights of one rank, cut from those of the whole model while they are read: of
+// the layers of its stage, its share. Products that are summed over the ranks have their bias on
+// the first rank of the stage and zeros on the others. The loader owns it.
 #pragma once
 
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "model/sharding.h"
@@ -13,9 +15,10 @@ namespace tandem {
 
 class RankSource final : public WeightSource {
  public:
-  // `spec`: RankSpec of the source's.
-  RankSource(WeightSource& whole, ModelSpec spec)
-      : whole_(whole), spec_(std::move(spec)), sharding_{.tp_size = spec_.place.ranks} {}
+  // `spec`: RankSpec of the source's, which outlives this one.
+  RankSource(WeightSource& whole, ModelSpec spec);
+  // The same of a source of all layers that has the rank's share already (a dummy's).
+  RankSource(std::unique_ptr<WeightSource> all_layers, ModelSpec spec);
 
   const ModelSpec& spec() const override { return spec_; }
   Result<Tensor> Get(const WeightId& id) override;
@@ -23,9 +26,11 @@ class RankSource final : public WeightSource {
   Status Finish() override { return whole_.Finish(); }
 
  private:
+  const std::unique_ptr<WeightSource> owned_;  // whole_, or null
   WeightSource& whole_;
   const ModelSpec spec_;
-  const Sharding sharding_;
+  const Sharding sharding_;  // between whole_ and this one
+  const int64_t first_layer_;
   std::vector<Buffer> copies_;
 };
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 
 namespace tandem {
 namespace {
@@ -94,6 +95,43 @@ Status CheckRule(const ModelSpec& spec, const Sharding& sharding, const WeightRo
   return {};
 }
 
+// Leaves in each layer the heads and neurons of one rank.
+Status ShareLayers(ModelSpec& spec) {
+  const int64_t ranks = spec.place.ranks;
+  for (LayerSpec& layer : spec.layers) {
+    AttentionSpec& attention = layer.attention;
+    if (attention.head_norm == HeadNorm::kAllHeads) {
+      return Unimplemented("tp_size is " + std::to_string(ranks) + ", but " + spec.architecture +
+                           " norms all heads together, which ranks do not do yet");
+    }
+    attention.num_heads /= ranks;
+    attention.num_kv_heads = std::max(attention.num_kv_heads / ranks, int64_t{1});
+    layer.mlp.intermediate_size /= ranks;
+    layer.moe.expert.intermediate_size /= ranks;
+  }
+  return {};
+}
+
+// Leaves the layers of one stage, with the exceptions that are theirs.
+void TakeStage(const Sharding& sharding, ModelSpec& spec) {
+  const int64_t begin = FirstLayer(spec, sharding, spec.place.stage);
+  const int64_t end = FirstLayer(spec, sharding, spec.place.stage + 1);
+  const std::vector<LayerSpec> all = std::move(spec.layers);
+  spec.layers = {all.begin() + begin, all.begin() + end};
+  for (const LayerSpec& layer : all) {
+    const auto is_in = [&layer](const std::vector<LayerSpec>& layers) {
+      return std::ranges::find(layers, layer) != layers.end();
+    };
+    if (!is_in(spec.layers) && !is_in(spec.other_layers)) spec.other_layers.push_back(layer);
+  }
+  std::erase_if(spec.exceptions, [&](const SchemeException& exception) {
+    return RowOf(exception.role).per_layer && (exception.layer < begin || exception.layer >= end);
+  });
+  for (SchemeException& exception : spec.exceptions) {
+    if (RowOf(exception.role).per_layer) exception.layer -= begin;
+  }
+}
+
 }  // namespace
 
 Status CheckSharding(const ModelSpec& spec, const Sharding& sharding) {
@@ -172,24 +210,16 @@ int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightI
 
 Result<ModelSpec> RankSpec(const ModelSpec& whole, const RankPlace& place) {
   TANDEM_CHECK(place.rank >= 0 && place.rank < place.ranks, "a rank beyond the number of ranks");
-  if (place.ranks == 1) return whole;
-  TANDEM_RETURN_IF_ERROR(CheckSharding(whole, {.tp_size = place.ranks}));
+  TANDEM_CHECK(place.stage >= 0 && place.stage < place.stages, "a stage beyond their number");
+  if (place.is_whole()) return whole;
+  const Sharding sharding{.tp_size = place.ranks, .pp_size = place.stages};
+  TANDEM_RETURN_IF_ERROR(CheckSharding(whole, sharding));
   ModelSpec spec = whole;
   spec.place = place;
   spec.tied_head = false;
   spec.head_bias = whole.head_bias && !whole.tied_head;
-  for (LayerSpec& layer : spec.layers) {
-    AttentionSpec& attention = layer.attention;
-    if (attention.head_norm == HeadNorm::kAllHeads) {
-      return Unimplemented("tp_size is " + std::to_string(place.ranks) + ", but " +
-                           whole.architecture +
-                           " norms all heads together, which ranks do not do yet");
-    }
-    attention.num_heads /= place.ranks;
-    attention.num_kv_heads = std::max(attention.num_kv_heads / place.ranks, int64_t{1});
-    layer.mlp.intermediate_size /= place.ranks;
-    layer.moe.expert.intermediate_size /= place.ranks;
-  }
+  if (place.ranks > 1) TANDEM_RETURN_IF_ERROR(ShareLayers(spec));
+  if (place.stages > 1) TakeStage(sharding, spec);
   return spec;
 }
 
@@ -199,9 +229,8 @@ int64_t FirstLayer(const ModelSpec& spec, const Sharding& sharding, int64_t stag
 }
 
 int64_t StageOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& id) {
-  if (!RowOf(id.role).per_layer) {
-    return id.role == WeightRole::kEmbedding ? 0 : sharding.pp_size - 1;
-  }
+  if (IsOfFirstStage(id.role)) return 0;
+  if (IsOfLastStage(id.role)) return sharding.pp_size - 1;
   int64_t stage = 0;
   while (FirstLayer(spec, sharding, stage + 1) <= id.layer) ++stage;
   return stage;

@@ -1,6 +1,6 @@
 // How weights are split over tensor-parallel ranks, according to the role table: shapes and first
-// rows of each rank's part, and the model that a rank computes; and, in files, how layers are split
-// over pipeline stages. Pure values and functions.
+// rows of each rank's part; how layers are split over pipeline stages; and the model that a rank of
+// a stage computes. Pure values and functions.
 #pragma once
 
 #include <cstdint>
@@ -14,10 +14,10 @@ struct Sharding {
   int64_t tp_size = 1;
   bool parallel_embedding = false;  // the embedding is split too
   int64_t embedding_dim = 0;        // along the vocabulary (0) or the hidden size (1)
-  // Stages that each hold some of the layers, in files alone: readers merge them.
-  int64_t pp_size = 1;
+  int64_t pp_size = 1;              // stages that each hold some of the layers
 
-  // Files of a model; that of a rank of a stage is number stage * tp_size + rank.
+  // Files of a model; that of a rank of a stage is number stage * tp_size + rank. Readers merge
+  // them, whatever ranks will compute.
   int64_t num_files() const { return tp_size * pp_size; }
 };
 
@@ -38,15 +38,16 @@ Shape PartShape(const ModelSpec& spec, const Sharding& sharding, const WeightId&
 int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightId& id,
                   int64_t rank);
 
-// The part of a model that one of `ranks` tensor-parallel ranks computes: its heads and neurons,
-// and its rows of the head, which is no longer tied. Every rank has the whole embedding and stream.
-// INVALID_ARGUMENT and UNIMPLEMENTED name what cannot be split.
+// The part of a model that one rank computes: the layers of its stage, of them its heads and
+// neurons, and of the last stage its rows of the head, which is no longer tied. Every rank of a
+// stage has the whole stream. INVALID_ARGUMENT and UNIMPLEMENTED name what cannot be split.
 Result<ModelSpec> RankSpec(const ModelSpec& whole, const RankPlace& place);
 
 // The layers of a stage begin with this one; where the stages do not divide them, the first stages
 // have one more. Of the number of stages: the number of layers.
 int64_t FirstLayer(const ModelSpec& spec, const Sharding& sharding, int64_t stage);
-// The stage that holds a weight: the first has the embedding, the last the final norm and the head.
+// The stage that holds a weight: the first has the embedding and what is added to it, the last the
+// final norm and the head.
 int64_t StageOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& id);
 
 }  // namespace tandem

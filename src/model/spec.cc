@@ -227,17 +227,19 @@ Status CheckSchemes(const ModelSpec& spec, const FieldNames& name) {
 }  // namespace
 
 bool ModelSpec::HasSecondPositions() const {
-  return second_position_rows > 0 || std::ranges::any_of(layers, [](const LayerSpec& layer) {
-           return layer.attention.rope.halves;
-         });
+  const auto has = [](const LayerSpec& layer) { return layer.attention.rope.halves; };
+  return second_position_rows > 0 || std::ranges::any_of(layers, has) ||
+         std::ranges::any_of(other_layers, has);
 }
 
 int64_t ModelSpec::DefaultPositions() const {
   int64_t positions = max_positions;
-  for (const LayerSpec& layer : layers) {
-    const RopeScaling& scaling = layer.attention.rope.scaling;
-    if (scaling.kind != RopeScaling::Kind::kDynamic) continue;
-    positions = std::min(positions, scaling.original_max_positions);
+  for (const auto* of_stages : {&layers, &other_layers}) {
+    for (const LayerSpec& layer : *of_stages) {
+      const RopeScaling& scaling = layer.attention.rope.scaling;
+      if (scaling.kind != RopeScaling::Kind::kDynamic) continue;
+      positions = std::min(positions, scaling.original_max_positions);
+    }
   }
   return positions;
 }

@@ -210,10 +210,18 @@ struct SchemeException {
   bool operator==(const SchemeException&) const = default;
 };
 
-// Whose part of a model the sizes of a spec are.
+// Whose part of a model the sizes of a spec are: some of the layers, which are split into stages in
+// their order, and a share of the heads and neurons of each. The first stage has the embedding, the
+// last one the final norm and the head.
 struct RankPlace {
-  int64_t rank = 0;
-  int64_t ranks = 1;  // 1: all of the model
+  int64_t rank = 0;   // in its stage
+  int64_t ranks = 1;  // of a stage; 1: they are not split
+  int64_t stage = 0;
+  int64_t stages = 1;
+
+  bool is_whole() const { return ranks == 1 && stages == 1; }
+  bool is_first_stage() const { return stage == 0; }
+  bool is_last_stage() const { return stage == stages - 1; }
   bool operator==(const RankPlace&) const = default;
 };
 
@@ -226,6 +234,9 @@ struct ModelSpec {
   int64_t max_positions = 0;  // the longest useful context, after scaling of positions
   NormSpec norm;
   std::vector<LayerSpec> layers;
+  // Each kind of layer that only other stages of the model have: what a batch brings with it and
+  // how long blocks are kept is the same for all stages. No part of SpecToJson.
+  std::vector<LayerSpec> other_layers;
   int64_t position_rows = 0;         // learned positions, added to the embedding; 0: none
   int64_t second_position_rows = 0;  // the same for second positions
   PrefixSpec prefix;
@@ -249,8 +260,8 @@ struct ModelSpec {
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
   // Rows of the head: those of the last ranks may lie beyond the vocabulary, and are zeros.
   int64_t head_rows() const { return (vocab_size + place.ranks - 1) / place.ranks; }
-  bool has_latents() const;  // in any layer
-  bool HasSecondPositions() const;
+  bool has_latents() const;         // in any layer
+  bool HasSecondPositions() const;  // on any stage
   bool has_experts(int64_t index) const { return layer(index).moe.num_experts > 0; }
   const LayerSpec& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }
   // The context served unless another is asked for: max_positions, or the trained context if the

@@ -422,6 +422,8 @@ constexpr bool IsInOrder() {
 static_assert(IsInOrder());
 
 bool IsPresent(const ModelSpec& spec, const WeightRow& row, int64_t layer) {
+  if (IsOfFirstStage(row.role) && !spec.place.is_first_stage()) return false;
+  if (IsOfLastStage(row.role) && !spec.place.is_last_stage()) return false;
   return row.present == nullptr || row.present(spec, layer);
 }
 
@@ -446,6 +448,13 @@ void AddLayers(const ModelSpec& spec, std::vector<WeightId>& out) {
 std::span<const WeightRow> WeightRows() { return kRows; }
 
 const WeightRow& RowOf(WeightRole role) { return kRows[static_cast<size_t>(role)]; }
+
+bool IsOfFirstStage(WeightRole role) {
+  return !RowOf(role).per_layer && role < WeightRole::kInputNorm;
+}
+bool IsOfLastStage(WeightRole role) {
+  return !RowOf(role).per_layer && role > WeightRole::kInputNorm;
+}
 
 int64_t NumExpertsOf(const ModelSpec& spec, WeightRole role, int64_t layer) {
   return RowOf(role).per_expert ? NumExperts(spec, layer) : 1;

@@ -146,13 +146,17 @@ struct WeightRow {
 // Every role once, in the order of WeightRole. The rows of a layer are contiguous.
 std::span<const WeightRow> WeightRows();
 const WeightRow& RowOf(WeightRole role);
+// Whether it is a weight before or after all layers, which only that stage of a model has
+// (RankPlace).
+bool IsOfFirstStage(WeightRole role);
+bool IsOfLastStage(WeightRole role);
 // How many weights of this role a layer that has it holds: one, or one of each expert.
 int64_t NumExpertsOf(const ModelSpec& spec, WeightRole role, int64_t layer);
 // `name` with `number` in place of its first "{}", if it has one.
 std::string WithNumber(std::string_view name, int64_t number);
 
-// Every tensor that a file of this model holds, in the order of a forward pass. A head tied to the
-// embedding has none.
+// Every tensor that a file of this model holds, in the order of a forward pass; of a stage, those
+// that it uses. A head tied to the embedding has none.
 std::vector<WeightId> StoredWeights(const ModelSpec& spec);
 // The stored tensor that holds a tensor: for a tied head, the embedding.
 WeightId StoredId(const ModelSpec& spec, const WeightId& id);
@@ -161,8 +165,8 @@ WeightId StoredId(const ModelSpec& spec, const WeightId& id);
 Shape WeightShape(const ModelSpec& spec, const WeightId& id);
 // The spec's type or, where weights are quantized, that of an element; scales are fp32.
 DType WeightDType(const ModelSpec& spec, const WeightId& id);
-// The parts of this weight according to the spec, itself first; none if the layer has no such
-// weight.
+// The parts of this weight according to the spec, itself first; none if the layer, or the stage,
+// has no such weight.
 std::vector<WeightPart> WeightParts(const ModelSpec& spec, WeightRole role, int64_t layer);
 bool HasBias(const ModelSpec& spec, WeightRole role, int64_t layer);
 // How the weight is stored; all experts alike.

@@ -38,7 +38,7 @@ struct EngineModel {
 };
 
 // One rank of an engine: where it computes, and its part of the models. A draft may be split over
-// the ranks as the target is, or be whole on each of them, where it drafts the same.
+// the ranks of each stage, or be whole on each rank: all that have the same of it draft the same.
 struct EngineRank {
   ops::Backend* backend = nullptr;
   std::shared_ptr<Communicator> ranks;  // null: the engine has no other rank

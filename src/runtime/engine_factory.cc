@@ -4,7 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <iterator>
-#include <optional>
+#include <limits>
 #include <random>
 #include <utility>
 
@@ -71,10 +71,9 @@ Result<ops::KvPool> MakePool(const Weights& weights, const MemoryPlan& plan,
 Result<std::unique_ptr<ForwardPass>> MakePass(const EngineModel& model, const EngineRank& rank,
                                               int32_t max_rows, int32_t max_logits_rows,
                                               Heartbeat* heartbeat) {
-  const bool split = model.weights->spec.place.ranks > 1;
   Result<std::unique_ptr<Decoder>> decoder =
       Decoder::Create(model.weights, *rank.backend, max_rows, max_logits_rows, heartbeat,
-                      split ? rank.ranks.get() : nullptr);
+                      model.weights->spec.place.is_whole() ? nullptr : rank.ranks.get());
   if (!decoder.ok()) {
     return Explain(decoder.status(), "a model's scratch buffers",
                    "--max_num_tokens or --max_batch_size");
@@ -107,40 +106,41 @@ MemoryUse MemoryUseOf(const MemoryPlan& plan, int64_t pinned, const ops::Backend
 }
 
 // Ranks whose memory is that of one device share what is free of it.
-int64_t FreeBytesOf(const EngineRank& rank, const std::vector<EngineRank>& ranks,
-                    const RankProcesses& processes) {
-  const Device device = rank.backend->device();
-  auto sharing = std::ranges::count_if(
-      ranks, [device](const EngineRank& other) { return other.backend->device() == device; });
-  if (device.kind == Device::Kind::kCpu) sharing *= processes.on_machine;
-  return rank.backend->FreeBytes() / sharing;
+std::vector<RankMemory> MemoryOfRanks(const std::vector<EngineRank>& ranks) {
+  std::vector<RankMemory> memory;
+  for (const EngineRank& rank : ranks) {
+    const Device device = rank.backend->device();
+    const auto sharing = std::ranges::count_if(
+        ranks, [device](const EngineRank& other) { return other.backend->device() == device; });
+    memory.push_back({.target = MemoryOf(rank.target),
+                      .draft = MemoryOf(rank.draft),
+                      .backend = rank.backend,
+                      .free_bytes = rank.backend->FreeBytes() / sharing});
+  }
+  return memory;
 }
 
-// One plan for all ranks: that of the one with the fewest blocks. Those of several processes plan
-// with the least memory that any of them has.
-Result<EnginePlan> PlanRanks(const EngineOptions& asked, const std::vector<EngineRank>& ranks,
-                             const RankProcesses& processes) {
-  std::vector<int64_t> free;
-  for (const EngineRank& rank : ranks) free.push_back(FreeBytesOf(rank, ranks, processes));
-  if (!processes.links.empty()) {
-    std::array<int64_t, 1> least = {std::ranges::min(free)};
-    TANDEM_RETURN_IF_ERROR(TakeLeast(least, processes));
-    std::ranges::fill(free, least[0]);
+// The plans of the ranks here. Those of several processes plan with the least memory that any of
+// them has, and agree on the blocks.
+Result<std::vector<EnginePlan>> PlanProcesses(const EngineOptions& asked,
+                                              const std::vector<EngineRank>& ranks,
+                                              const RankProcesses& processes) {
+  std::vector<RankMemory> memory = MemoryOfRanks(ranks);
+  if (processes.links.empty()) return PlanRanks(asked, memory);
+  std::array<int64_t, 1> least = {std::numeric_limits<int64_t>::max()};
+  for (const RankMemory& rank : memory) {
+    const bool on_cpu = rank.backend->device().kind == Device::Kind::kCpu;
+    least[0] = std::min(least[0], rank.free_bytes / (on_cpu ? processes.on_machine : 1));
   }
-  std::optional<EnginePlan> plan;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    TANDEM_ASSIGN_OR_RETURN(EnginePlan own,
-                            PlanEngine(asked, MemoryOf(ranks[i].target), MemoryOf(ranks[i].draft),
-                                       *ranks[i].backend, free[i]));
-    if (!plan || own.memory.num_blocks < plan->memory.num_blocks) plan = std::move(own);
-  }
+  TANDEM_RETURN_IF_ERROR(TakeLeast(least, processes));
+  for (RankMemory& rank : memory) rank.free_bytes = least[0];
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans, PlanRanks(asked, memory));
   const EngineRank& first = ranks.front();
   const Weights* const draft = first.draft.weights.get();
-  TANDEM_RETURN_IF_ERROR(AgreeOnPlan(*plan, first.target.weights->spec,
-                                     draft == nullptr ? nullptr : &draft->spec, processes));
-  NoteRanks(std::ssize(ranks) + (processes.leads() ? std::ssize(processes.links) : 0),
-            plan->memory);
-  return *std::move(plan);
+  TANDEM_ASSIGN_OR_RETURN(const FewestBlocks fewest,
+                          AgreeOnBlocks(plans.front(), first.target.weights->spec,
+                                        draft == nullptr ? nullptr : &draft->spec, processes));
+  return PlanRanks(asked, memory, fewest);
 }
 
 // The rank's device is the thread's from here on. A CPU has no such thing; binding would pin the
@@ -200,7 +200,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                                const RankProcesses* other_processes) {
   const Turn turn(turns.get());
   const RankProcesses processes = other_processes == nullptr ? RankProcesses() : *other_processes;
-  TANDEM_ASSIGN_OR_RETURN(const EnginePlan plan, PlanRanks(asked, ranks, processes));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans,
+                          PlanProcesses(asked, ranks, processes));
+  const EnginePlan& plan = plans.front();
   const EngineRank& leader = ranks.front();
   const MemoryPlan& memory = plan.memory;
   EngineParts parts;
@@ -215,8 +217,8 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
               .enable_reuse = plan.options.enable_prefix_reuse,
               .window_tokens = memory.window_tokens,
               .num_window_blocks = memory.num_window_blocks,
-              .num_host_blocks = memory.num_host_blocks,
-              .block_bytes = memory.block_bytes};
+              .num_host_blocks = memory.num_host_blocks};
+  for (const EnginePlan& rank : plans) parts.kv.block_bytes += rank.memory.block_bytes;
   if (plan.options.kv_event_buffer > 0) {
     std::random_device random;
     const uint64_t secret = (uint64_t{random()} << 32) | random();
@@ -225,20 +227,20 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                    parts.kv.num_host_blocks, parts.kv.block_tokens, secret);
     parts.kv.events = parts.kv_events.get();
   }
-  parts.memory_plan = memory.lines;
+  parts.memory_plan = MemoryLinesOf(plans);
   parts.heartbeat = std::make_unique<Heartbeat>(clock);
 
   RankParts first;
   std::vector<std::unique_ptr<OtherRank>> others;
-  for (const EngineRank& rank : ranks) {
-    const bool leads = &rank == &leader;
-    Heartbeat* const heartbeat = leads ? parts.heartbeat.get() : nullptr;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const EngineRank& rank = ranks[i];
+    Heartbeat* const heartbeat = i == 0 ? parts.heartbeat.get() : nullptr;
     Enter(rank);
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
-                            MakeExecutor(plan, rank, clock, heartbeat));
-    parts.memory += MemoryUseOf(memory, executor->pinned_bytes(), *rank.backend);
+                            MakeExecutor(plans[i], rank, clock, heartbeat));
+    parts.memory += MemoryUseOf(plans[i].memory, executor->pinned_bytes(), *rank.backend);
     RankParts made = {rank.ranks, std::move(executor)};
-    if (leads) {
+    if (i == 0) {
       first = std::move(made);
     } else {
       others.push_back(std::make_unique<RankThread>(std::move(made), plan.options.max_batch_size));
@@ -271,7 +273,9 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
 Status FollowEngine(const EngineOptions& asked, const EngineRank& rank, const Clock& clock,
                     const RankProcesses& processes) {
   TANDEM_CHECK(!processes.leads(), "a process that leads follows nobody");
-  TANDEM_ASSIGN_OR_RETURN(const EnginePlan plan, PlanRanks(asked, {rank}, processes));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans,
+                          PlanProcesses(asked, {rank}, processes));
+  const EnginePlan& plan = plans.front();
   Enter(rank);
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
                           MakeExecutor(plan, rank, clock, /*heartbeat=*/nullptr));

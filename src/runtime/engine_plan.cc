@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "model/decoder/decoder.h"
 #include "model/kv_pool.h"
 #include "model/prompt_rules.h"
@@ -119,13 +120,15 @@ ExecutorConfig MakeExecutorConfig(const EngineOptions& options, const StepLimits
 }
 
 Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, ModelMemory draft,
-                              const ops::Backend& backend, int64_t free_bytes) {
+                              const ops::Backend& backend, int64_t free_bytes,
+                              const FewestBlocks& fewest) {
   TANDEM_RETURN_IF_ERROR(CheckOptions(asked));
   if (asked.kv_cache_dtype) {
     TANDEM_RETURN_IF_ERROR(backend.CheckKvType(*asked.kv_cache_dtype));
     TANDEM_RETURN_IF_ERROR(CheckCacheScales(*target.spec, *asked.kv_cache_dtype));
   }
   EnginePlan plan;
+  plan.place = target.spec->place;
   EngineOptions& options = plan.options;
   options = Effective(asked, *target.spec, draft, backend);
   if (!UsesDraft(options, draft)) draft = {};
@@ -157,12 +160,70 @@ Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, Mo
     }
     free_bytes -= options.kv_host_cache_bytes;
   }
-  TANDEM_ASSIGN_OR_RETURN(
-      plan.memory, PlanMemory(options, target, draft, executor_bytes, free_bytes, window_blocks));
+  TANDEM_ASSIGN_OR_RETURN(plan.memory, PlanMemory(options, target, draft, executor_bytes,
+                                                  free_bytes, window_blocks, fewest));
   target_rows.windows = plan.memory.num_window_blocks > 0;
   options.max_seq_len = plan.memory.max_seq_len;
   options.kv_cache_bytes = plan.memory.kv_cache_bytes;
   return plan;
+}
+
+Result<std::vector<EnginePlan>> PlanRanks(const EngineOptions& asked,
+                                          std::span<const RankMemory> ranks,
+                                          const FewestBlocks& most) {
+  const auto plan_all = [&](const FewestBlocks& fewest) -> Result<std::vector<EnginePlan>> {
+    std::vector<EnginePlan> plans;
+    for (const RankMemory& rank : ranks) {
+      TANDEM_ASSIGN_OR_RETURN(
+          plans.emplace_back(),
+          PlanEngine(asked, rank.target, rank.draft, *rank.backend, rank.free_bytes, fewest));
+    }
+    return plans;
+  };
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> alone, plan_all(most));
+  FewestBlocks fewest = most;
+  for (const EnginePlan& plan : alone) {
+    fewest.device = std::min<int64_t>(fewest.device, plan.memory.num_blocks);
+    fewest.host = std::min<int64_t>(fewest.host, plan.memory.num_host_blocks);
+  }
+  return plan_all(fewest);
+}
+
+std::vector<MemoryLine> MemoryLinesOf(std::span<const EnginePlan> plans) {
+  // The ranks of a stage take the same.
+  std::vector<std::vector<MemoryLine>> stages;
+  for (const EnginePlan& plan : plans) {
+    if (plan.place.rank == 0) stages.push_back(plan.memory.lines);
+  }
+  for (const auto& lines : stages) {
+    TANDEM_CHECK(lines.size() == stages.front().size(), "stages with other lines");
+  }
+  std::vector<MemoryLine> joined;
+  // `where`: empty for all stages.
+  const auto add = [&joined](MemoryLine line, const std::string& where, size_t ranks) {
+    line.ranks = static_cast<int64_t>(ranks);
+    for (const std::string& part :
+         {where, ranks > 1 ? fmt::format("on each of {} ranks", ranks) : std::string()}) {
+      if (!line.note.empty() && !part.empty()) line.note += ", ";
+      line.note += part;
+    }
+    joined.push_back(std::move(line));
+  };
+  for (size_t i = 0; i < stages.front().size(); ++i) {
+    const MemoryLine& first = stages.front()[i];
+    const bool is_same = std::ranges::all_of(stages, [&](const std::vector<MemoryLine>& lines) {
+      return lines[i].bytes == first.bytes && lines[i].note == first.note;
+    });
+    if (is_same) {
+      add(first, "", plans.size());
+      continue;
+    }
+    for (size_t stage = 0; stage < stages.size(); ++stage) {
+      add(stages[stage][i], fmt::format("stage {} of {}", stage + 1, stages.size()),
+          plans.size() / stages.size());
+    }
+  }
+  return joined;
 }
 
 }  // namespace tandem

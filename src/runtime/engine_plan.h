@@ -4,6 +4,8 @@
 #pragma once
 
 #include <array>
+#include <span>
+#include <vector>
 
 #include "ops/backend.h"
 #include "runtime/engine_options.h"
@@ -18,13 +20,32 @@ struct EnginePlan {
   SchedulerLimits limits;
   MemoryPlan memory;
   std::array<RowForm, kNumModels> row_forms = {};  // of the models' passes
+  RankPlace place;                                 // of the part of the target
 };
 
 // The models by spec, bytes of weights and positions; their workspaces are computed here. A draft
 // without a spec means no draft. `free_bytes`: free memory once the weights are loaded. Errors are
 // those of Engine::Create. A pure function; any thread.
 Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, ModelMemory draft,
-                              const ops::Backend& backend, int64_t free_bytes);
+                              const ops::Backend& backend, int64_t free_bytes,
+                              const FewestBlocks& fewest = {});
+
+// What PlanEngine needs of one rank of an engine.
+struct RankMemory {
+  ModelMemory target;  // its parts
+  ModelMemory draft;
+  const ops::Backend* backend = nullptr;
+  int64_t free_bytes = 0;
+};
+// The plans of all ranks. They have equally many blocks, because a block's id is the same on all:
+// as many as fit on each. Bytes differ from stage to stage.
+// `most`: of the blocks, where ranks elsewhere have fewer.
+Result<std::vector<EnginePlan>> PlanRanks(const EngineOptions& asked,
+                                          std::span<const RankMemory> ranks,
+                                          const FewestBlocks& most = {});
+// The lines of all of them, noted with the ranks that they are of; what takes as much everywhere
+// has one line.
+std::vector<MemoryLine> MemoryLinesOf(std::span<const EnginePlan> plans);
 
 // Whether the executor leaves its state to the backend until a step's results arrive, as on a GPU;
 // else the host reads the state in between.

@@ -74,7 +74,7 @@ Result<int32_t> LongestSequence(const EngineOptions& options, const ModelMemory&
 
 // Blocks of the host, for those that are evicted.
 Result<int32_t> HostBlocksIn(const EngineOptions& options, const CacheSizes& sizes,
-                             const MemoryPlan& plan) {
+                             const MemoryPlan& plan, const FewestBlocks& fewest) {
   if (options.kv_host_cache_bytes == 0) return 0;
   if (plan.num_window_blocks > 0) {
     return Unimplemented(
@@ -92,7 +92,7 @@ Result<int32_t> HostBlocksIn(const EngineOptions& options, const CacheSizes& siz
   }
   // Ids of blocks and of what lies in them have 31 bits.
   const int64_t most = std::numeric_limits<int32_t>::max() - plan.num_blocks;
-  return static_cast<int32_t>(std::min(blocks, most));
+  return static_cast<int32_t>(std::min({blocks, most, fewest.host}));
 }
 
 std::vector<MemoryLine> Lines(const ModelMemory& target, const ModelMemory& draft,
@@ -122,7 +122,7 @@ DType KvTypeOf(const EngineOptions& options, const ModelSpec& spec) {
 
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
                               const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes,
-                              int64_t window_blocks) {
+                              int64_t window_blocks, const FewestBlocks& fewest) {
   MemoryPlan plan;
   TANDEM_ASSIGN_OR_RETURN(plan.max_seq_len, LongestSequence(options, target));
   const int64_t work_bytes = target.workspace_bytes + draft.workspace_bytes + sampling_bytes;
@@ -150,7 +150,7 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
     kv_bytes = sizes.Bytes(token_blocks);
   }
   const int64_t limit = MostBlocks(target, draft, options.block_tokens);
-  const int64_t blocks = std::min(asked_blocks, limit);
+  int64_t blocks = std::min(asked_blocks, limit);
   // A requested max_seq_len has to fit; otherwise the cache limits it.
   const int64_t needed_blocks =
       options.max_seq_len > 0 ? sequence_blocks : std::min(kMinBlocks, sequence_blocks);
@@ -177,6 +177,14 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
         FormatBytes(kv_bytes + work_bytes), FormatBytes(free_bytes), FormatBytes(kv_bytes),
         options.max_num_tokens));
   }
+  std::string note;
+  if (asked_blocks > limit) {
+    note = fmt::format("the cache of this model has at most {} blocks", limit);
+  }
+  if (blocks > fewest.device) {
+    note = fmt::format("{} blocks, as on the rank with the fewest", fewest.device);
+    blocks = fewest.device;
+  }
   plan.num_blocks = static_cast<int32_t>(blocks);
   if (blocks > sizes.most_windows) {
     plan.num_window_blocks = static_cast<int32_t>(sizes.most_windows);
@@ -186,10 +194,7 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
       static_cast<int32_t>(std::min<int64_t>(plan.max_seq_len, blocks * options.block_tokens));
   plan.kv_cache_bytes = sizes.Bytes(blocks);
   plan.block_bytes = sizes.BlockBytes();
-  const std::string note = asked_blocks > limit
-                               ? fmt::format("the cache of this model has at most {} blocks", limit)
-                               : std::string();
-  TANDEM_ASSIGN_OR_RETURN(plan.num_host_blocks, HostBlocksIn(options, sizes, plan));
+  TANDEM_ASSIGN_OR_RETURN(plan.num_host_blocks, HostBlocksIn(options, sizes, plan, fewest));
   plan.lines = Lines(target, draft, sampling_bytes, sizes.TargetBytes(blocks),
                      blocks * sizes.draft_block, note, DraftNote(options, draft));
   if (plan.num_host_blocks > 0) {
@@ -200,14 +205,6 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
                           .pinned = true});
   }
   return plan;
-}
-
-void NoteRanks(int64_t ranks, MemoryPlan& plan) {
-  if (ranks == 1) return;
-  for (MemoryLine& line : plan.lines) {
-    if (!line.note.empty()) line.note += ", ";
-    line.note += "on each of " + std::to_string(ranks) + " ranks";
-  }
 }
 
 }  // namespace tandem

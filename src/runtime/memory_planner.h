@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <vector>
 
 #include "base/status.h"
@@ -19,6 +20,7 @@ struct MemoryLine {
   std::string option;   // the option that changes it; empty when none does
   std::string note;     // why it is less than the option allows; empty: it is not
   bool pinned = false;  // host memory that a GPU copies from and to: none of the device's
+  int64_t ranks = 1;    // that take this much each
 };
 
 struct ModelMemory {
@@ -45,6 +47,12 @@ struct MemoryPlan {
 // and it has no scales for that. Engines keep a target as asked or refuse; drafts are free.
 DType KvTypeOf(const EngineOptions& options, const ModelSpec& spec);
 
+// The fewest blocks of any rank of an engine, of which no other one has more.
+struct FewestBlocks {
+  int64_t device = std::numeric_limits<int64_t>::max();
+  int64_t host = std::numeric_limits<int64_t>::max();
+};
+
 // `free_bytes`: free memory once the weights are loaded. `sampling_bytes`: the executor's arrays.
 // window_blocks: the most that the target's windowed layers need at once, all slots together
 // (StepLimits::MaxWindowBlocks). They have this many if that is fewer than the other layers have,
@@ -56,9 +64,6 @@ DType KvTypeOf(const EngineOptions& options, const ModelSpec& spec);
 // FAILED_PRECONDITION when it does not fit, with bytes needed and free and the option that helps.
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
                               const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes,
-                              int64_t window_blocks = 0);
-
-// Says of every line that each of several ranks takes as much; nothing for one.
-void NoteRanks(int64_t ranks, MemoryPlan& plan);
+                              int64_t window_blocks = 0, const FewestBlocks& fewest = {});
 
 }  // namespace tandem

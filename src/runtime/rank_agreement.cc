@@ -68,24 +68,17 @@ Status TakeLeast(std::span<int64_t> values, const RankProcesses& processes) {
   return {};
 }
 
-Status AgreeOnPlan(EnginePlan& plan, const ModelSpec& target, const ModelSpec* draft,
-                   const RankProcesses& processes) {
-  if (processes.links.empty()) return {};
-  MemoryPlan& memory = plan.memory;
+Result<FewestBlocks> AgreeOnBlocks(const EnginePlan& plan, const ModelSpec& target,
+                                   const ModelSpec* draft, const RankProcesses& processes) {
+  const MemoryPlan& memory = plan.memory;
   const int64_t hash = HashOf(plan, target, draft);
   // The least and, of the negative, the greatest: equal where all are.
-  std::array<int64_t, 5> values = {hash, -hash, memory.num_blocks, memory.num_window_blocks,
-                                   memory.num_host_blocks};
+  std::array<int64_t, 4> values = {hash, -hash, memory.num_blocks, memory.num_host_blocks};
   TANDEM_RETURN_IF_ERROR(TakeLeast(values, processes));
-  if (values[0] != -values[1]) {
-    return FailedPrecondition(
-        "the processes of the model were started with other models or options: give all of them "
-        "the same command line");
-  }
-  memory.num_blocks = static_cast<int32_t>(values[2]);
-  memory.num_window_blocks = static_cast<int32_t>(values[3]);
-  memory.num_host_blocks = static_cast<int32_t>(values[4]);
-  return {};
+  if (values[0] == -values[1]) return FewestBlocks{.device = values[2], .host = values[3]};
+  return FailedPrecondition(
+      "the processes of the model were started with other models or options: give all of them the "
+      "same command line");
 }
 
 }  // namespace tandem

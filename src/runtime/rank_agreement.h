@@ -27,9 +27,9 @@ struct RankProcesses {
 // FAILED_PRECONDITION when one has another number of values.
 Status TakeLeast(std::span<int64_t> values, const RankProcesses& processes);
 
-// The plan gets the fewest blocks of any process. FAILED_PRECONDITION when the processes were
-// started with other models or options, as far as their steps depend on them.
-Status AgreeOnPlan(EnginePlan& plan, const ModelSpec& target, const ModelSpec* draft,
-                   const RankProcesses& processes);
+// The fewest blocks of any process. FAILED_PRECONDITION when the processes were started with other
+// models or options, as far as their steps depend on them. `draft`: null without one.
+Result<FewestBlocks> AgreeOnBlocks(const EnginePlan& plan, const ModelSpec& target,
+                                   const ModelSpec* draft, const RankProcesses& processes);
 
 }  // namespace tandem

@@ -1,74 +1,16 @@
-// Engines whose models are split over ranks, threads that compute on the CPU or each on a GPU of
-// its own: every family gives the tokens of one rank, greedy and drawn, with drafts, shared
-// prefixes, chunks, preemption and constraints; and a rank that fails ends the open requests and
-// nothing else.
+// Engines whose models are split over ranks and stages, threads that compute on the CPU or each on
+// a GPU of its own: every family gives the tokens of one rank, greedy and drawn, with drafts,
+// shared prefixes, chunks, preemption and constraints; and a rank that fails ends the open requests
+// and nothing else.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "comm/cuda/cuda_ranks.h"
-#include "comm/in_process.h"
-#include "model/rank_source.h"
 #include "ops/testing/failing_backend.h"
-#include "runtime/testing/family_engine.h"
+#include "runtime/testing/ranked_models.h"
 #include "runtime/testing/triples.h"
 
 namespace tandem {
 namespace {
-
-// A model's weights on every rank, or its parts of them.
-struct RankedModels {
-  std::vector<std::unique_ptr<ops::Backend>> backends;
-  std::vector<EngineRank> ranks;
-};
-
-EngineModel LoadRank(const std::string& name, DType dtype, const RankPlace& place,
-                     ops::Backend& backend, int64_t max_seq_len) {
-  const auto reader = HfReader::Open(FixturesFolder() / name, dtype);
-  EXPECT_TRUE(reader.ok()) << reader.status().message();
-  const auto spec = RankSpec((*reader)->spec(), place);
-  EXPECT_TRUE(spec.ok()) << spec.status().message();
-  RankSource source(**reader, *spec);
-  auto weights = LoadWeights(source, backend, max_seq_len);
-  EXPECT_TRUE(weights.ok()) << weights.status().message();
-  return {*weights, name};
-}
-
-std::unique_ptr<ops::Backend> MakeRankBackend(int rank) {
-  auto backend = TestOnCuda() ? ops::MakeCudaBackend({.device = rank, .batch_invariant = true})
-                              : ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false});
-  EXPECT_TRUE(backend.ok()) << backend.status().message();
-  return std::move(*backend);
-}
-
-std::vector<std::unique_ptr<Communicator>> MakeComms(const RankedModels& models) {
-  if (!TestOnCuda()) return MakeInProcessRanks(static_cast<int>(models.backends.size()));
-  std::vector<ops::Backend*> gpus;
-  for (const auto& backend : models.backends) gpus.push_back(backend.get());
-  auto comms = MakeCudaRanks(gpus);
-  EXPECT_TRUE(comms.ok()) << comms.status().message();
-  return std::move(*comms);
-}
-
-RankedModels LoadRanks(const std::string& name, int size, bool split_draft, int64_t max_seq_len) {
-  RankedModels models;
-  for (int rank = 0; rank < size; ++rank) {
-    const RankPlace place{rank, size};
-    ops::Backend& backend = *models.backends.emplace_back(MakeRankBackend(rank));
-    EngineRank& one = models.ranks.emplace_back();
-    one.backend = &backend;
-    one.target = LoadRank(name, FamilyTargetType(), place, backend, max_seq_len);
-    one.draft =
-        LoadRank(name, kFamilyDraftType, split_draft ? place : RankPlace{}, backend, max_seq_len);
-  }
-  auto comms = MakeComms(models);
-  for (size_t rank = 0; rank < comms.size(); ++rank) {
-    models.ranks[rank].ranks = std::move(comms[rank]);
-  }
-  return models;
-}
-
-// As many GPUs as ranks, where the ranks are GPUs.
-bool HasRanks(int size) { return !TestOnCuda() || ops::NumCudaDevices() >= size; }
 
 EngineOptions Options() {
   EngineOptions options = FamilyOptions();
@@ -96,13 +38,14 @@ const std::vector<std::string>& Models() {
   return names;
 }
 
-class RanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {
+class RanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, RankSplit>> {
  protected:
-  std::unique_ptr<Engine> Make(const EngineOptions& options, int size, bool split_draft = true) {
+  std::unique_ptr<Engine> Make(const EngineOptions& options, const RankSplit& split,
+                               bool split_draft = true) {
     const auto& [name, most] = GetParam();
-    if (size == 1) return MakeFamilyEngine(name, options, clock_);
+    if (split.count() == 1) return MakeFamilyEngine(name, options, clock_);
     models_.ranks.clear();  // before their backends
-    models_ = LoadRanks(name, size, split_draft, options.max_seq_len);
+    models_ = LoadRanks(name, split, split_draft, options.max_seq_len);
     if (options.draft_mode == DraftMode::kOff) {
       for (EngineRank& rank : models_.ranks) rank.draft = {};
     }
@@ -111,23 +54,26 @@ class RanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, 
     return std::move(engine).value();
   }
 
+  // In 16 bits the sums of several ranks are rounded otherwise than that of one; stages change
+  // nothing.
+  static RankSplit Reference() { return {TestOnCuda() ? std::get<1>(GetParam()).ranks : 1, 1}; }
+
   SteadyClock clock_;
   RankedModels models_;
 };
 
 TEST_P(RanksEngineTest, GivesTheTokensOfOneRank) {
-  const auto& [name, size] = GetParam();
-  if (!HasRanks(size)) GTEST_SKIP() << "fewer GPUs here";
+  const auto& [name, split] = GetParam();
+  if (!HasRanks(split.count())) GTEST_SKIP() << "fewer GPUs here";
   const int64_t vocab = FamilySpec(name).vocab_size;
-  // In 16 bits the sums of several ranks are rounded otherwise than that of one.
-  const auto expected = RunRequests(*Make(Options(), TestOnCuda() ? size : 1), Requests(vocab));
+  const auto expected = RunRequests(*Make(Options(), Reference()), Requests(vocab));
   const auto expect_same = [&](Engine& engine) {
     const auto got = RunRequests(engine, Requests(vocab));
     for (size_t i = 0; i < got.size(); ++i) {
       EXPECT_EQ(got[i][0].tokens, expected[i][0].tokens) << "request " << i;
     }
   };
-  expect_same(*Make(Options(), size));
+  expect_same(*Make(Options(), split));
   EngineOptions options = Options();
   options.draft_mode = DraftMode::kFixed;
   options.fixed_draft_len = 3;
@@ -135,31 +81,25 @@ TEST_P(RanksEngineTest, GivesTheTokensOfOneRank) {
     for (const bool scarce : {false, true}) {
       SCOPED_TRACE(std::string(split_draft ? "a split draft" : "a whole draft") +
                    (scarce ? ", few blocks" : ", enough blocks"));
-      if (scarce) {
-        const ModelSpec spec = FamilySpec(name);
-        options.kv_cache_bytes =
-            16 * 9 *
-            (spec.KvBytesPerToken(FamilyTargetType()) + spec.KvBytesPerToken(kFamilyDraftType));
-      } else {
-        options.kv_cache_bytes = 8 << 20;
-      }
-      const auto engine = Make(options, size, split_draft);
+      options.kv_cache_tokens = scarce ? 16 * 9 : 0;
+      const auto engine = Make(options, split, split_draft);
       expect_same(*engine);
       expect_same(*engine);  // with the prefixes of the first time
       EXPECT_GT(engine->Stats().drafts_accepted, 0);
+      EXPECT_EQ(engine->Stats().preemptions > 0, scarce);
     }
   }
 }
 
 TEST_P(RanksEngineTest, MasksOfConstraintsReachEveryRank) {
-  const auto& [name, size] = GetParam();
-  if (!HasRanks(size)) GTEST_SKIP() << "fewer GPUs here";
+  const auto& [name, split] = GetParam();
+  if (!HasRanks(split.count())) GTEST_SKIP() << "fewer GPUs here";
   const auto vocab = static_cast<int32_t>(FamilySpec(name).vocab_size);
   std::vector<Request> requests = Requests(vocab);
   for (size_t i = 0; i < requests.size(); ++i) {
     if (i % 3 != 2) requests[i].constraint = std::make_shared<Triples>(vocab);
   }
-  const auto expected = RunRequests(*Make(Options(), TestOnCuda() ? size : 1), requests);
+  const auto expected = RunRequests(*Make(Options(), Reference()), requests);
   EngineOptions options = Options();
   options.draft_mode = DraftMode::kFixed;
   options.fixed_draft_len = 3;
@@ -168,7 +108,7 @@ TEST_P(RanksEngineTest, MasksOfConstraintsReachEveryRank) {
       SCOPED_TRACE("lookup " + std::to_string(lookup_ngram) + (forced ? ", forced" : ""));
       options.lookup_ngram = lookup_ngram;
       options.draft_forced = forced;
-      const auto engine = Make(options, size);
+      const auto engine = Make(options, split);
       const auto got = RunRequests(*engine, requests);
       for (size_t i = 0; i < got.size(); ++i) {
         EXPECT_EQ(got[i][0].tokens, expected[i][0].tokens) << "request " << i;
@@ -178,21 +118,28 @@ TEST_P(RanksEngineTest, MasksOfConstraintsReachEveryRank) {
   }
 }
 
+std::string ParamName(const testing::TestParamInfo<std::tuple<std::string, RankSplit>>& info) {
+  return std::get<0>(info.param) + NameOf(std::get<1>(info.param));
+}
 INSTANTIATE_TEST_SUITE_P(Two, RanksEngineTest,
-                         ::testing::Combine(::testing::ValuesIn(Models()), ::testing::Values(2)),
-                         [](const auto& info) { return std::get<0>(info.param); });
+                         ::testing::Combine(::testing::ValuesIn(Models()),
+                                            ::testing::Values(RankSplit{2, 1}, RankSplit{1, 2})),
+                         ParamName);
+INSTANTIATE_TEST_SUITE_P(Three, RanksEngineTest,
+                         ::testing::Combine(::testing::Values("gemma2", "glm4_moe", "gemma3_text"),
+                                            ::testing::Values(RankSplit{1, 3})),
+                         ParamName);
 INSTANTIATE_TEST_SUITE_P(Four, RanksEngineTest,
                          ::testing::Combine(::testing::Values("mistral", "qwen3_moe"),
-                                            ::testing::Values(4)),
-                         [](const auto& info) { return std::get<0>(info.param); });
+                                            ::testing::Values(RankSplit{4, 1}, RankSplit{2, 2})),
+                         ParamName);
 
 // ---- Ranks that fail ----
 
-class RanksFailureTest : public ::testing::TestWithParam<size_t> {
+class RanksFailureTest : public ::testing::TestWithParam<std::tuple<size_t, RankSplit>> {
  protected:
-  static constexpr int kRanks = 4;
   void SetUp() override {
-    if (!HasRanks(kRanks)) GTEST_SKIP() << "fewer GPUs here";
+    if (!HasRanks(std::get<1>(GetParam()).count())) GTEST_SKIP() << "fewer GPUs here";
   }
 
   // Runs three requests, of which `constrained` have a constraint and which all fail: their errors.
@@ -223,14 +170,15 @@ class RanksFailureTest : public ::testing::TestWithParam<size_t> {
 };
 
 TEST_P(RanksFailureTest, EveryOpenRequestIsAnsweredWhenARankLosesItsDevice) {
+  const auto& [rank, split] = GetParam();
   for (const int32_t constrained : {0, 2, 3}) {
     for (const int waits : {1, 2, 7, 9}) {
       SCOPED_TRACE(std::to_string(constrained) + " constrained, lost after " +
                    std::to_string(waits) + " waits");
       models_.ranks.clear();
-      models_ = LoadRanks("mistral", kRanks, true, Options().max_seq_len);
-      ops::FailingBackend failing(*models_.ranks[GetParam()].backend);
-      models_.ranks[GetParam()].backend = &failing;
+      models_ = LoadRanks("mistral", split, true, Options().max_seq_len);
+      ops::FailingBackend failing(*models_.ranks[rank].backend);
+      models_.ranks[rank].backend = &failing;
       const auto engine = Engine::Create(Options(), models_.ranks, clock_).value();
       failing.LoseAfter(waits);
       for (const Status& error : Fail(*engine, constrained)) {
@@ -241,7 +189,19 @@ TEST_P(RanksFailureTest, EveryOpenRequestIsAnsweredWhenARankLosesItsDevice) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Each, RanksFailureTest, ::testing::Values(0, 1, 3));
+INSTANTIATE_TEST_SUITE_P(Each, RanksFailureTest,
+                         ::testing::Combine(::testing::Values(0, 1, 3),
+                                            ::testing::Values(RankSplit{4, 1}, RankSplit{2, 2})),
+                         [](const auto& info) {
+                           return "Rank" + std::to_string(std::get<0>(info.param)) + "Of" +
+                                  NameOf(std::get<1>(info.param));
+                         });
+INSTANTIATE_TEST_SUITE_P(OfTwoStages, RanksFailureTest,
+                         ::testing::Combine(::testing::Values(0, 1),
+                                            ::testing::Values(RankSplit{1, 2})),
+                         [](const auto& info) {
+                           return "Rank" + std::to_string(std::get<0>(info.param));
+                         });
 
 }  // namespace
 }  // namespace tandem

@@ -1,4 +1,4 @@
-"""`--tensor_parallel_size`: the embedded pair over ranks on the CPU answers as it does on one."""
+"""`--tensor_parallel_size`, `--pipeline_parallel_size`: the embedded pair over ranks on the CPU answers as it does on one."""
 
 import concurrent.futures
 import json
@@ -43,6 +43,9 @@ class RanksTest(unittest.TestCase):
             ("--tensor_parallel_size", "2"),
             ("--tp_size", "4", "--draft_tensor_parallel_size", "1"),
             ("--tp_size", "2", "--no_draft"),
+            ("--pipeline_parallel_size", "2"),
+            ("--pp_size", "2", "--tp_size", "2"),
+            ("--pp_size", "2", "--no_draft"),
         ):
             with self.subTest(options=options):
                 server = Server("--device", "cpu", *options)
@@ -73,15 +76,26 @@ class RanksTest(unittest.TestCase):
         self.assertIn("tandem", expected)
         with tempfile.TemporaryDirectory() as folder:
             checkpoint, engine = Path(folder) / "checkpoint", Path(folder) / "engine"
-            tandem("convert", "--model_dir", TARGET, "--output_dir", checkpoint, "--tp_size", "2")
+            tandem("convert", "--model_dir", TARGET, "--output_dir", checkpoint, "--tp_size", "2", "--pp_size", "2")
             tandem("build", "--checkpoint_dir", checkpoint, "--output_dir", engine)
             for model in (checkpoint, engine):
                 ran = tandem("run", model, "--tokenizer_dir", TARGET, *ask, "--log_level", "info")
                 self.assertEqual(ran.stdout, expected, model)
                 if CORES > 1:
                     self.assertIn("the model runs on 2 ranks, as its files were built", ran.stderr)
-                answer = tandem("run", model, "--tokenizer_dir", TARGET, *ask, "--tensor_parallel_size", "4").stdout
-                self.assertEqual(answer, expected, model)
+                for ranks in (("--tensor_parallel_size", "4"), ("--pipeline_parallel_size", "2")):
+                    answer = tandem("run", model, "--tokenizer_dir", TARGET, *ask, *ranks).stdout
+                    self.assertEqual(answer, expected, model)
+
+    def test_a_plan_shows_what_each_stage_takes(self):
+        plan = json.loads(tandem("plan", "--device", "cpu", "--pp_size", "2", "--tp_size", "2", "--json").stdout)
+        weights = {line["note"]: line["bytes"] for line in plan["memory"] if line["what"] == "target weights"}
+        self.assertEqual(set(weights), {f"stage {stage} of 2, on each of 2 ranks" for stage in (1, 2)})
+        drafts = [line for line in plan["memory"] if line["what"] == "draft weights"]
+        self.assertEqual([line["note"] for line in drafts], ["on each of 4 ranks"])
+        alone = json.loads(tandem("plan", "--device", "cpu", "--tp_size", "2", "--json").stdout)
+        whole = next(line["bytes"] for line in alone["memory"] if line["what"] == "target weights")
+        self.assertLess(max(weights.values()), whole)
 
     def test_the_plan_tells_what_lies_on_each_rank(self):
         ask = ("plan", "--device", "cpu", "--threads", "2")
@@ -112,6 +126,9 @@ class RanksTest(unittest.TestCase):
             (("--tensor_parallel_size", "-1"), "--tensor_parallel_size"),
             (("--tensor_parallel_size", "4", "--device", "cpu,cpu"), "--device names 2 devices"),
             (("--device", "cpu,cuda:1"), "is no list of devices"),
+            (("--pipeline_parallel_size", "9"), "--pipeline_parallel_size: pp_size is 9; it must be between 1 and"),
+            (("--pipeline_parallel_size", "0"), "--pipeline_parallel_size"),
+            (("--pp_size", "2", "--tp_size", "3"), "--tensor_parallel_size: tp_size is 3"),
             (("--tensor_parallel_size", "2", "--draft_tensor_parallel_size", "4"), "which is 2"),
         ):
             with self.subTest(options=options):

@@ -192,7 +192,12 @@ double Limits::StepSeconds(const Session& session, int32_t batch, int64_t contex
   const ModelSpec& spec = session.target.spec;
   const DType kv = session.options.engine.kv_cache_dtype.value_or(spec.dtype);
   const auto cache = static_cast<double>(batch * context * spec.KvBytesPerToken(kv));
-  const double bytes = StepBytes(*session.target_weights.weights, batch) + cache;
+  double bytes = StepBytes(*session.target_weights.weights, batch) + cache;
+  // The stages compute one after the other, each with its first rank beside the others.
+  const RankOptions& ranks = session.options.ranks;
+  for (int32_t rank = ranks.target; rank < ranks.count(); rank += ranks.target) {
+    bytes += StepBytes(*session.other_ranks[static_cast<size_t>(rank - 1)].target.weights, batch);
+  }
   const double operations = 2.0 * static_cast<double>(NumActiveParameters(spec)) * batch;
   return std::max(bytes / read_bandwidth, operations / matrix_peak);
 }
@@ -255,7 +260,9 @@ std::string MachineLine(const ops::Backend& backend) {
 std::string MachineLine(const Session& session) {
   const std::string first = MachineLine(*session.backend);
   if (session.backends.size() == 1) return first;
-  return fmt::format("{}, {} ranks", first, session.backends.size());
+  const int32_t stages = session.options.ranks.stages;
+  return fmt::format("{}, {} ranks{}", first, session.backends.size(),
+                     stages == 1 ? "" : fmt::format(" in {} stages", stages));
 }
 
 Command BenchCommand() {

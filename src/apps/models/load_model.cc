@@ -11,24 +11,29 @@
 namespace tandem::apps {
 namespace {
 
-// Whether each of several ranks has all of the model.
-bool IsWholeOnRanks(const SessionOptions& options, const ModelSpec& part) {
-  return options.ranks.target > 1 && part.place.ranks == 1;
+// Whether several ranks have the same of the model, so that they must compute the same bits.
+bool IsRepeated(const SessionOptions& options, const ModelSpec& part) {
+  const RankPlace& place = part.place;
+  return options.ranks.count() > place.ranks * place.stages;
 }
 
 // A rank's part is cut from the whole model, but for a dummy, whose weights are made where they
-// lie.
+// lie: a rank's share of all layers, of which its stage takes its own.
 Result<std::unique_ptr<WeightSource>> SourceOfPart(Opened& opened, const ModelSpec& part,
                                                    ops::Backend& backend) {
-  const bool is_there = part.place.ranks == 1 && opened.dummy && opened.dummy->backend == &backend;
+  const bool is_there = part.place.is_whole() && opened.dummy && opened.dummy->backend == &backend;
   if (!opened.dummy || is_there) {
     return std::unique_ptr<WeightSource>(
         std::make_unique<RankSource>(*opened.source.weights, part));
   }
   DummyOptions options = *opened.dummy;
   options.backend = &backend;
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DummySource> made, DummySource::FromSpec(part, options));
-  return std::unique_ptr<WeightSource>(std::move(made));
+  TANDEM_ASSIGN_OR_RETURN(
+      ModelSpec share,
+      RankSpec(opened.model.spec, {.rank = part.place.rank, .ranks = part.place.ranks}));
+  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DummySource> made,
+                          DummySource::FromSpec(std::move(share), options));
+  return std::unique_ptr<WeightSource>(std::make_unique<RankSource>(std::move(made), part));
 }
 
 // The weights of a rank, whose part of the model is `part`.
@@ -40,9 +45,11 @@ Result<EngineModel> LoadPart(Opened& opened, const ModelSpec& part, ModelIndex i
   const std::string key = StoreKeyOf(session.options, opened, part, index, *backend);
   model.weights = store.Find(key, positions);
   if (model.weights != nullptr) return model;
-  const std::string rank = part.place.ranks == 1 ? "" : fmt::format(", rank {}", part.place.rank);
+  std::string progress = "loading " + model.name;
+  if (part.place.stages > 1) progress += fmt::format(", stage {}", part.place.stage + 1);
+  if (part.place.ranks > 1) progress += fmt::format(", rank {}", part.place.rank);
   AskedFormat format = FormatOf(session.options, index);
-  format.same_everywhere = IsWholeOnRanks(session.options, part);
+  format.same_everywhere = IsRepeated(session.options, part);
   const Turn turn(session.turns.get());
   // A GPU is a thread's, and the thread's last one was another rank's.
   if (backend->device().kind == Device::Kind::kCuda) backend->BindThread();
@@ -52,7 +59,7 @@ Result<EngineModel> LoadPart(Opened& opened, const ModelSpec& part, ModelIndex i
                           LoadWeights(
                               *source, *backend, positions,
                               [&](double done) {
-                                console.Progress("loading " + model.name + rank, done);
+                                console.Progress(progress, done);
                                 turn.Yield();  // between layers others may serve
                               },
                               format));
@@ -82,11 +89,13 @@ AskedFormat FormatOf(const SessionOptions& options, ModelIndex model) {
 std::string StoreKeyOf(const SessionOptions& options, const Opened& opened, const ModelSpec& part,
                        ModelIndex index, const ops::Backend& backend) {
   if (opened.model.path.empty()) return {};
-  const std::string key =
+  std::string key =
       WeightStore::KeyOf(opened.model.path, opened.model.spec, backend, FormatOf(options, index));
-  if (IsWholeOnRanks(options, part)) return key + ", whole on ranks";
-  if (part.place.ranks == 1) return key;
-  return fmt::format("{}, rank {} of {}", key, part.place.rank, part.place.ranks);
+  if (IsRepeated(options, part)) key += ", the same on several ranks";
+  const RankPlace& place = part.place;
+  if (place.ranks > 1) key += fmt::format(", rank {} of {}", place.rank, place.ranks);
+  if (place.stages > 1) key += fmt::format(", stage {} of {}", place.stage, place.stages);
+  return key;
 }
 
 Status LoadModel(Opened& opened, ModelIndex index, Session& session, WeightStore& store,

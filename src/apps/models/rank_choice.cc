@@ -19,7 +19,7 @@ struct Wish {
 
 Wish WishOf(const RankOptions& options, const RankFacts& facts) {
   if (options.devices.size() > 1) {
-    return {static_cast<int64_t>(options.devices.size()), "one for each device"};
+    return {static_cast<int64_t>(options.devices.size()) / options.stages, "one for each device"};
   }
   if (facts.built.tp_size > 1) return {facts.built.tp_size, "as its files were built"};
   if (options.world_size > 1) return {options.world_size, "as --world_size says"};
@@ -38,10 +38,10 @@ RankChoice Grant(const RankOptions& options, const RankFacts& facts) {
   int64_t ranks = wish.ranks;
   std::string limit;
   choice.by_default = !IsFirm(options, facts);
-  if (choice.by_default && ranks > facts.places) {
+  if (choice.by_default && ranks * options.stages > facts.places) {
     limit = fmt::format(": there {} {} {}{}", facts.places == 1 ? "is" : "are", facts.places,
                         facts.on_cpu ? "core" : "GPU", facts.places == 1 ? "" : "s");
-    ranks = options.devices.size() > 1 ? facts.places : 1;
+    ranks = options.devices.size() > 1 ? std::max(facts.places / options.stages, 1) : 1;
   }
   if (ranks > 1 && facts.spec != nullptr && choice.by_default) {
     if (const auto part = RankSpec(*facts.spec, {.rank = 0, .ranks = ranks}); !part.ok()) {
@@ -62,8 +62,14 @@ RankChoice Grant(const RankOptions& options, const RankFacts& facts) {
 Result<RankChoice> ChooseRanks(const RankOptions& options, const RankFacts& facts) {
   RankChoice choice;
   const auto listed = static_cast<int64_t>(options.devices.size());
+  if (listed > 1 && listed % options.stages != 0) {
+    return InvalidArgument(fmt::format(
+        "--pipeline_parallel_size {}: --device names {} devices, which are not equally many for "
+        "each stage",
+        options.stages, listed));
+  }
   if (options.target > 0) {
-    if (listed > 1 && listed != options.target) {
+    if (listed > 1 && listed != options.count()) {
       return InvalidArgument(
           fmt::format("--tensor_parallel_size {}: --device names {} devices; name one for each "
                       "rank, or only the first",
@@ -74,7 +80,7 @@ Result<RankChoice> ChooseRanks(const RankOptions& options, const RankFacts& fact
     choice = Grant(options, facts);
   }
   // Stages of a pipeline are ranks of a launch too.
-  if (options.world_size > 1 && options.world_size != choice.ranks &&
+  if (options.world_size > 1 && options.world_size != choice.ranks * options.stages &&
       options.world_size != facts.built.num_files() && choice.warning.empty()) {
     choice.warning = fmt::format("--world_size {}: the model runs on {}", options.world_size,
                                  Ranks(choice.ranks));

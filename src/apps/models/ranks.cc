@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <iterator>
+#include <string_view>
 #include <utility>
 
 #include "base/cores.h"
@@ -16,11 +17,15 @@
 namespace tandem::apps {
 namespace {
 
-// `size`: ranks that the model is split over, of `ranks` that there are: all of them or 1.
-Result<std::vector<ModelSpec>> PartsOf(const ModelSpec& spec, int32_t size, int32_t ranks) {
+constexpr std::string_view kRanksName = "--tensor_parallel_size";
+constexpr std::string_view kStagesName = "--pipeline_parallel_size";
+
+// On each stage, the draft split over `size` ranks, which is all of the stage or 1.
+Result<std::vector<ModelSpec>> PartsOfDraft(const ModelSpec& spec, int32_t size,
+                                            const RankOptions& ranks) {
   std::vector<ModelSpec> parts;
-  for (int32_t rank = 0; rank < ranks; ++rank) {
-    const RankPlace place = size == 1 ? RankPlace{} : RankPlace{rank, size};
+  for (int32_t rank = 0; rank < ranks.count(); ++rank) {
+    const RankPlace place{.rank = rank % size, .ranks = size};
     TANDEM_ASSIGN_OR_RETURN(parts.emplace_back(), RankSpec(spec, place));
   }
   return parts;
@@ -56,6 +61,14 @@ const BoundOptions<RankOptions>& RankOptionRows() {
            .group = kRanks,
            .min = 1,
            .max = 4096}),
+      BindOption<RankOptions, &RankOptions::stages>(
+          {.name = "pipeline_parallel_size",
+           .meaning = "Stages that the target is split into by layers, each of as many ranks as "
+                      "--tensor_parallel_size says",
+           .group = kRanks,
+           .min = 1,
+           .max = 64,
+           .alias = "pp_size"}),
   });
   return rows;
 }
@@ -73,7 +86,7 @@ BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& r
 // A kernel that is loaded when it is first used may wait for those that run, which may wait for
 // another rank, which may wait for the loading.
 void PrepareForRanks(const RankOptions& ranks) {
-  if (std::max(ranks.target, ranks.world_size) > 1 || ranks.devices.size() > 1) {
+  if (std::max(ranks.count(), ranks.world_size) > 1 || ranks.devices.size() > 1) {
     ::setenv("CUDA_MODULE_LOADING", "EAGER", /*replace=*/0);
   }
 }
@@ -92,7 +105,8 @@ Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
     }
     Result<std::unique_ptr<ops::Backend>> made = MakeBackend(own);
     if (!made.ok()) {
-      return is_listed ? made.status() : made.status().Annotate("--tensor_parallel_size");
+      return is_listed ? made.status()
+                       : made.status().Annotate(ranks.target == 1 ? kStagesName : kRanksName);
     }
     backends.push_back(*std::move(made));
   }
@@ -100,23 +114,32 @@ Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
 }
 
 Result<std::vector<std::shared_ptr<Communicator>>> MakeCommunicators(
-    const std::vector<std::shared_ptr<ops::Backend>>& backends) {
+    const std::vector<std::shared_ptr<ops::Backend>>& backends, int32_t stages) {
   if (backends.size() == 1) return std::vector<std::shared_ptr<Communicator>>{nullptr};
   std::vector<std::unique_ptr<Communicator>> made;
   if (backends.front()->device().kind == Device::Kind::kCpu) {
-    made = MakeInProcessRanks(static_cast<int>(backends.size()));
+    made = MakeInProcessRanks(static_cast<int>(backends.size()), stages);
   } else {
     std::vector<ops::Backend*> gpus;
     for (const auto& backend : backends) gpus.push_back(backend.get());
-    TANDEM_ASSIGN_OR_RETURN(made, MakeCudaRanks(gpus));
+    TANDEM_ASSIGN_OR_RETURN(made, MakeCudaRanks(gpus, stages));
   }
   return std::vector<std::shared_ptr<Communicator>>(std::make_move_iterator(made.begin()),
                                                     std::make_move_iterator(made.end()));
 }
 
 Result<std::vector<ModelSpec>> TargetParts(const ModelSpec& spec, const RankOptions& ranks) {
-  Result<std::vector<ModelSpec>> parts = PartsOf(spec, ranks.target, ranks.target);
-  if (!parts.ok()) return parts.status().Annotate("--tensor_parallel_size");
+  const Sharding stages{.pp_size = ranks.stages};
+  if (const Status status = CheckSharding(spec, stages); !status.ok()) {
+    return status.Annotate(kStagesName);
+  }
+  std::vector<ModelSpec> parts;
+  for (int32_t rank = 0; rank < ranks.count(); ++rank) {
+    Result<ModelSpec> part =
+        RankSpec(spec, {rank % ranks.target, ranks.target, rank / ranks.target, ranks.stages});
+    if (!part.ok()) return part.status().Annotate(kRanksName);
+    parts.push_back(*std::move(part));
+  }
   return parts;
 }
 
@@ -128,10 +151,10 @@ Result<std::vector<ModelSpec>> DraftParts(const ModelSpec& spec, const RankOptio
                     ranks.draft, ranks.target));
   }
   const int32_t size = ranks.draft == 0 ? ranks.target : ranks.draft;
-  Result<std::vector<ModelSpec>> parts = PartsOf(spec, size, ranks.target);
+  Result<std::vector<ModelSpec>> parts = PartsOfDraft(spec, size, ranks);
   if (!parts.ok() && ranks.draft == 0) {
     LogWarning("each rank has all of the draft: {}", parts.status().message());
-    return PartsOf(spec, 1, ranks.target);
+    return PartsOfDraft(spec, 1, ranks);
   }
   if (!parts.ok()) return parts.status().Annotate("--draft_tensor_parallel_size");
   return parts;

@@ -15,8 +15,12 @@
 namespace tandem::apps {
 
 struct RankOptions {
-  int32_t target = 0;      // ranks that the target is split over; 0: ChooseRanks decides
-  int32_t draft = 0;       // the same of the draft, or 1: whole on each rank; 0: split if it can be
+  // Ranks of a stage, over which its layers are split; 0: ChooseRanks decides.
+  int32_t target = 0;
+  int32_t stages = 1;  // of the target, each of some of the layers
+  // Ranks of each stage that the draft is split over, or 1: whole on each rank; 0: split if it can
+  // be. It has no stages.
+  int32_t draft = 0;
   int32_t world_size = 1;  // of a launch through MPI, as an old command line says
   // Of the ranks in their order (DevicesOf); one: the first, and on GPUs those after it.
   std::vector<std::string> devices = {};
@@ -24,7 +28,9 @@ struct RankOptions {
   int32_t first = 0;
   int32_t here = 0;
 
-  int32_t num_here() const { return here > 0 ? here : target; }
+  // Of all processes.
+  int32_t count() const { return target * stages; }
+  int32_t num_here() const { return here > 0 ? here : count(); }
 };
 
 const BoundOptions<RankOptions>& RankOptionRows();
@@ -37,11 +43,12 @@ BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& r
 // The number of ranks is settled.
 Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
     const BackendOptions& options, const RankOptions& ranks, std::shared_ptr<ops::Backend> first);
-// Those of one engine on these backends; null where there is one.
+// Those of one engine on these backends, in so many stages; null where there is one backend.
 Result<std::vector<std::shared_ptr<Communicator>>> MakeCommunicators(
-    const std::vector<std::shared_ptr<ops::Backend>>& backends);
+    const std::vector<std::shared_ptr<ops::Backend>>& backends, int32_t stages);
 
-// The parts of a model that the ranks hold, that of rank 0 first; all of it where it is not split.
+// The parts of a model that the ranks hold, that of rank 0 first and those of the first stage
+// before those of the next; all of it where it is not split.
 // Errors name the option.
 Result<std::vector<ModelSpec>> TargetParts(const ModelSpec& spec, const RankOptions& ranks);
 Result<std::vector<ModelSpec>> DraftParts(const ModelSpec& spec, const RankOptions& ranks);

@@ -8,6 +8,9 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
+#include <numeric>
+#include <set>
 #include <utility>
 
 #include "apps/models/artifact.h"
@@ -318,16 +321,18 @@ struct Opening {
 Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, bool joins,
                                                     SessionOptions& options,
                                                     SharedResources& shared) {
-  TANDEM_ASSIGN_OR_RETURN(const RankWorld world,
-                          WorldOf(ProcessOptionRows().Read(values), ::getenv));
+  TANDEM_ASSIGN_OR_RETURN(RankWorld world, WorldOf(ProcessOptionRows().Read(values), ::getenv));
+  world.stages = options.ranks.stages;
   if (world.size == 1) return std::shared_ptr<ProcessGroup>();
   RankOptions& ranks = options.ranks;
-  if (ranks.target == 0) ranks.target = world.size;
+  if (ranks.target == 0) ranks.target = std::max(world.size / ranks.stages, 1);
   const bool on_gpu = !IsOnCpu(options.backend);
-  if (!on_gpu && ranks.target != world.size) {
+  if (!on_gpu && ranks.count() != world.size) {
+    const std::string stages =
+        ranks.stages == 1 ? "" : fmt::format(" in each of {} stages", ranks.stages);
     return InvalidArgument(fmt::format(
-        "--tensor_parallel_size {}: there are {} processes, and on a CPU each is a rank",
-        ranks.target, world.size));
+        "--tensor_parallel_size {}{}: there are {} processes, and on a CPU each is a rank",
+        ranks.target, stages, world.size));
   }
   if (!joins) return std::shared_ptr<ProcessGroup>();
   if (shared.processes != nullptr && !on_gpu) {
@@ -359,7 +364,8 @@ Status OpenRanks(RankChoice choice, SharedDevices& devices, Opening& opening) {
   TANDEM_ASSIGN_OR_RETURN(opening.backends,
                           MakeRankBackends(options.backend, options.ranks, opening.backend));
   if (choice.by_default && opening.backends.size() > 1) {
-    if (const auto together = MakeCommunicators(opening.backends); !together.ok()) {
+    if (const auto together = MakeCommunicators(opening.backends, options.ranks.stages);
+        !together.ok()) {
       choice.warning = fmt::format("the model runs on one rank, not on {}: {}", choice.ranks,
                                    together.status().message());
       choice.why.clear();
@@ -418,76 +424,105 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   return opening;
 }
 
-Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
-  ops::Backend& backend = *opening.backend;
+// Of the parts of all ranks, those of this process.
+Result<std::vector<ModelSpec>> PartsHere(Result<std::vector<ModelSpec>> parts,
+                                         const SessionOptions& options) {
+  if (!parts.ok()) return parts;
+  const auto first = parts->begin() + options.ranks.first;
+  return std::vector<ModelSpec>(first, first + options.ranks.num_here());
+}
+
+// Bytes that loading will take on each rank. Ranks of a CPU have weights in common.
+std::vector<int64_t> BytesToLoad(const Opening& opening, const WeightStore& store,
+                                 const std::vector<ModelSpec>& parts, ModelIndex index,
+                                 const std::vector<RankMemory>& ranks) {
+  const bool is_target = index == ModelIndex::kTarget;
+  const Opened& opened = is_target ? opening.pair.target : *opening.pair.draft;
+  std::set<std::string> keys;
+  std::vector<int64_t> bytes;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const ModelMemory& memory = is_target ? ranks[rank].target : ranks[rank].draft;
+    const std::string key =
+        StoreKeyOf(opening.options, opened, parts[rank], index, *opening.backends[rank]);
+    const bool is_new = key.empty() || keys.insert(key).second;
+    const bool is_loaded = store.Find(key, memory.max_positions) != nullptr;
+    bytes.push_back(is_new && !is_loaded ? memory.weight_bytes : 0);
+  }
+  return bytes;
+}
+
+// What is left on each rank of its free memory once `bytes` are loaded.
+Status TakeFree(const Opening& opening, const std::vector<int64_t>& bytes,
+                std::vector<RankMemory>& ranks) {
+  const auto refuse = [](int64_t needed, int64_t free) {
+    return FailedPrecondition(
+        fmt::format("the weights need {}, {} are free", FormatBytes(needed), FormatBytes(free)));
+  };
+  if (opening.backend->device().kind == Device::Kind::kCpu) {
+    const int64_t all = std::accumulate(bytes.begin(), bytes.end(), int64_t{0});
+    const int64_t free = opening.backend->FreeBytes();
+    if (all > free) return refuse(all, free);
+    const bool alone = opening.processes == nullptr;
+    const int64_t sharing = alone ? std::ssize(ranks) : opening.processes->processes.on_machine;
+    for (RankMemory& rank : ranks) rank.free_bytes = (free - all) / sharing;
+    return {};
+  }
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const int64_t free = opening.backends[rank]->FreeBytes();
+    if (bytes[rank] > free) return refuse(bytes[rank], free);
+    ranks[rank].free_bytes = free - bytes[rank];
+  }
+  return {};
+}
+
+// Of the ranks here.
+Result<std::vector<EnginePlan>> PlansOf(const Opening& opening, const WeightStore& store,
+                                        std::vector<RankMemory>& ranks) {
   const SessionOptions& options = opening.options;
   const OpenedPair& pair = opening.pair;
   TANDEM_ASSIGN_OR_RETURN(const std::vector<ModelSpec> target_parts,
-                          TargetParts(pair.target.model.spec, options.ranks));
-  TANDEM_ASSIGN_OR_RETURN(const ModelMemory target,
-                          MemoryOf(options, target_parts.front(), ModelIndex::kTarget, backend));
+                          PartsHere(TargetParts(pair.target.model.spec, options.ranks), options));
   std::vector<ModelSpec> draft_parts;
-  ModelMemory draft;
   if (pair.draft) {
-    TANDEM_ASSIGN_OR_RETURN(draft_parts, DraftParts(pair.draft->model.spec, options.ranks));
-    TANDEM_ASSIGN_OR_RETURN(draft,
-                            MemoryOf(options, draft_parts.front(), ModelIndex::kDraft, backend));
+    TANDEM_ASSIGN_OR_RETURN(draft_parts,
+                            PartsHere(DraftParts(pair.draft->model.spec, options.ranks), options));
   }
-  const auto bytes_to_load = [&](const Opened& opened, const std::vector<ModelSpec>& parts,
-                                 ModelIndex index, const ModelMemory& memory) {
-    const std::string key = StoreKeyOf(options, opened, parts.front(), index, backend);
-    const auto found = store.Find(key, memory.max_positions);
-    return found == nullptr ? memory.weight_bytes : 0;
-  };
-  int64_t weight_bytes = bytes_to_load(pair.target, target_parts, ModelIndex::kTarget, target);
+  for (size_t rank = 0; rank < target_parts.size(); ++rank) {
+    ops::Backend& backend = *opening.backends[rank];
+    RankMemory& one = ranks.emplace_back();
+    one.backend = &backend;
+    TANDEM_ASSIGN_OR_RETURN(one.target,
+                            MemoryOf(options, target_parts[rank], ModelIndex::kTarget, backend));
+    if (!pair.draft) continue;
+    TANDEM_ASSIGN_OR_RETURN(one.draft,
+                            MemoryOf(options, draft_parts[rank], ModelIndex::kDraft, backend));
+  }
+  std::vector<int64_t> bytes =
+      BytesToLoad(opening, store, target_parts, ModelIndex::kTarget, ranks);
   if (pair.draft) {
-    weight_bytes += bytes_to_load(*pair.draft, draft_parts, ModelIndex::kDraft, draft);
+    const auto draft = BytesToLoad(opening, store, draft_parts, ModelIndex::kDraft, ranks);
+    std::ranges::transform(bytes, draft, bytes.begin(), std::plus());
   }
-  // Ranks on the CPU share its memory; of several GPUs the fullest counts.
-  int64_t free_bytes = backend.FreeBytes();
-  for (const auto& rank : opening.backends) free_bytes = std::min(free_bytes, rank->FreeBytes());
-  if (backend.device().kind == Device::Kind::kCpu) {
-    const bool alone = opening.processes == nullptr;
-    free_bytes /= alone ? options.ranks.target : opening.processes->processes.on_machine;
-  }
-  if (weight_bytes > free_bytes) {
-    return FailedPrecondition(fmt::format("the weights need {}, {} are free",
-                                          FormatBytes(weight_bytes), FormatBytes(free_bytes)));
-  }
-  TANDEM_ASSIGN_OR_RETURN(EnginePlan plan, PlanEngine(options.engine, target, draft, backend,
-                                                      free_bytes - weight_bytes));
-  NoteRanks(options.ranks.target, plan.memory);
-  return plan;
+  TANDEM_RETURN_IF_ERROR(TakeFree(opening, bytes, ranks));
+  return PlanRanks(options.engine, ranks);
 }
 
 // Of each of several ranks; nothing for one.
-Result<std::vector<RankMemory>> MemoryOfRanks(const Opening& opening, const MemoryPlan& plan) {
-  const SessionOptions& options = opening.options;
-  std::vector<RankMemory> ranks;
-  if (opening.backends.size() == 1) return ranks;
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<ModelSpec> target_parts,
-                          TargetParts(opening.pair.target.model.spec, options.ranks));
-  std::vector<ModelSpec> draft_parts;
-  if (opening.pair.draft) {
-    TANDEM_ASSIGN_OR_RETURN(draft_parts, DraftParts(opening.pair.draft->model.spec, options.ranks));
-  }
-  for (size_t rank = 0; rank < opening.backends.size(); ++rank) {
-    ops::Backend& backend = *opening.backends[rank];
-    TANDEM_ASSIGN_OR_RETURN(ModelMemory memory,
-                            MemoryOf(options, target_parts[rank], ModelIndex::kTarget, backend));
-    int64_t weights = memory.weight_bytes;
-    if (!draft_parts.empty()) {
-      TANDEM_ASSIGN_OR_RETURN(memory,
-                              MemoryOf(options, draft_parts[rank], ModelIndex::kDraft, backend));
-      weights += memory.weight_bytes;
-    }
+std::vector<RankUse> UseOfRanks(const std::vector<EnginePlan>& plans,
+                                const std::vector<RankMemory>& ranks) {
+  std::vector<RankUse> uses;
+  if (ranks.size() == 1) return uses;
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    const ops::Backend& backend = *ranks[rank].backend;
     const Device device = backend.device();
     const bool on_cpu = device.kind == Device::Kind::kCpu;
-    ranks.push_back(MemoryOfRank(plan, on_cpu ? "cpu" : fmt::format("cuda:{}", device.index),
-                                 weights,
-                                 backend.FreeBytes() / (on_cpu ? options.ranks.target : 1)));
+    const int64_t weights = ranks[rank].target.weight_bytes + ranks[rank].draft.weight_bytes;
+    const auto sharing = on_cpu ? static_cast<int64_t>(ranks.size()) : 1;
+    uses.push_back(MemoryOfRank(plans[rank].memory,
+                                on_cpu ? "cpu" : fmt::format("cuda:{}", device.index), weights,
+                                backend.FreeBytes() / sharing));
   }
-  return ranks;
+  return uses;
 }
 
 // What weights may be rounded to while loading.
@@ -602,7 +637,8 @@ Status MakeEngine(Session& session, const EngineOptions& options) {
     return {};
   }
   ranks.insert(ranks.end(), session.other_ranks.begin(), session.other_ranks.end());
-  TANDEM_ASSIGN_OR_RETURN(auto communicators, MakeCommunicators(session.backends));
+  TANDEM_ASSIGN_OR_RETURN(auto communicators,
+                          MakeCommunicators(session.backends, session.options.ranks.stages));
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     ranks[rank].ranks = std::move(communicators[rank]);
   }
@@ -632,7 +668,8 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   auto session = std::make_unique<Session>();
   session->processes = opening.processes;
   if (session->processes != nullptr && session->processes->idle) return session;
-  TANDEM_RETURN_IF_ERROR(PlanOf(opening, shared->weights).status());
+  std::vector<RankMemory> ranks;
+  TANDEM_RETURN_IF_ERROR(PlansOf(opening, shared->weights, ranks).status());
   OpenedPair& pair = opening.pair;
   session->backend = opening.backend;
   session->turns = shared->devices.TurnsOf(session->backend->device());
@@ -641,7 +678,8 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   session->backends = std::move(opening.backends);
   session->ranks_why = std::move(opening.ranks_why);
   // GPUs that cannot be ranks are found before minutes of loading.
-  TANDEM_RETURN_IF_ERROR(MakeCommunicators(session->backends).status());
+  TANDEM_RETURN_IF_ERROR(
+      MakeCommunicators(session->backends, session->options.ranks.stages).status());
   for (size_t rank = 1; rank < session->backends.size(); ++rank) {
     session->other_ranks.emplace_back().backend = session->backends[rank].get();
   }
@@ -684,8 +722,12 @@ Result<SessionPlan> PlanSession(const OptionValues& values) {
   SharedResources own;
   TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, own, nullptr));
   SessionPlan plan;
-  TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(opening, own.weights));
-  TANDEM_ASSIGN_OR_RETURN(plan.ranks, MemoryOfRanks(opening, plan.engine.memory));
+  std::vector<RankMemory> ranks;
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans,
+                          PlansOf(opening, own.weights, ranks));
+  plan.engine = plans.front();
+  plan.engine.memory.lines = MemoryLinesOf(plans);
+  plan.ranks = UseOfRanks(plans, ranks);
   plan.ranks_why = std::move(opening.ranks_why);
   plan.target = opening.pair.target.model.name;
   if (opening.pair.draft) plan.draft = opening.pair.draft->model.name;

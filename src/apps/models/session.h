@@ -13,7 +13,7 @@
 #include "apps/cli/command.h"
 #include "apps/models/devices.h"
 #include "apps/models/processes.h"
-#include "apps/models/rank_memory.h"
+#include "apps/models/rank_use.h"
 #include "apps/models/ranks.h"
 #include "apps/models/weight_store.h"
 #include "base/bound_options.h"
@@ -110,8 +110,8 @@ struct SessionPlan {
   std::string target;
   std::string draft;  // empty without one
   EnginePlan engine;
-  std::vector<RankMemory> ranks;  // empty for one
-  std::string ranks_why;          // as Session's
+  std::vector<RankUse> ranks;  // empty for one
+  std::string ranks_why;       // as Session's
 };
 // FAILED_PRECONDITION when the models or their cache do not fit into free memory.
 Result<SessionPlan> PlanSession(const OptionValues& values);

@@ -52,9 +52,12 @@ void SayMemory(const ServedEngine& engine, const Console& console) {
   int64_t total = 0;
   for (const MemoryLine& line : engine.session->engine->memory_plan()) {
     console.Say(ShowMemoryLine(line));
-    if (on_host || !line.pinned) total += line.bytes;  // of one kind of memory
+    if (on_host || !line.pinned) total += line.bytes * line.ranks;  // one kind of memory
   }
-  console.Say(fmt::format("  {:34} {:>10}", "total", FormatBytes(total)));
+  const size_t ranks = engine.session->backends.size();
+  console.Say(fmt::format("  {:34} {:>10}",
+                          ranks == 1 ? "total" : fmt::format("total of {} ranks", ranks),
+                          FormatBytes(total)));
   console.Say(fmt::format("  at most {} sequences wait for a turn (--max_queue_size)",
                           engine.session->engine->options().max_queue_size));
 }

@@ -36,7 +36,7 @@ Status Run(const OptionValues& options, Console& console) {
        plan.ranks.empty() ? std::vector<std::string>() : ShowRanks(plan.ranks)) {
     console.Say(line);
   }
-  for (const RankMemory& rank : plan.ranks) {
+  for (const RankUse& rank : plan.ranks) {
     json["ranks"].push_back({{"device", rank.device},
                              {"weight_bytes", rank.weights},
                              {"cache_bytes", rank.cache},

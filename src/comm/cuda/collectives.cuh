@@ -1,5 +1,6 @@
 // The kernels of GPU ranks. Each function enqueues one kernel on the rank's stream; every rank
-// calls it with a tensor of the same shape and type. Used only in comm/cuda.
+// calls it with a tensor of the same shape and type, but for EnqueueSend and EnqueueReceive. Used
+// only in comm/cuda.
 #pragma once
 
 #include "comm/cuda/links.cuh"
@@ -16,10 +17,17 @@ void EnqueueTwoShot(const ops::cuda::Context& context, const Links& links, const
 // fp32. part: [rows, n], all: [rows, columns]; fewer than 2^31 elements in `part`.
 void EnqueueGather(const ops::cuda::Context& context, const Links& links, const Tensor& part,
                    const Tensor& all);
+// Rows of any type of two bytes or more. `to`: the set of ranks that receive, as bits; this one is
+// not among them. On both sides the rows have the same number of bytes.
+void EnqueueSend(const ops::cuda::Context& context, const Links& links, const Tensor& rows,
+                 uint32_t to);
+void EnqueueReceive(const ops::cuda::Context& context, const Links& links, const Tensor& rows,
+                    int from);
 
 // Load the kernels for this many ranks onto the current GPU (LoadKernel).
 void LoadOneShot(int ranks);
 void LoadTwoShot(int ranks);
 void LoadGather();
+void LoadSendAndReceive();
 
 }  // namespace tandem::cuda_ranks

@@ -5,7 +5,7 @@
 namespace tandem {
 
 Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
-    std::span<ops::Backend* const> /*backends*/) {
+    std::span<ops::Backend* const> /*backends*/, int /*stages*/) {
   return Unavailable("this program was built without CUDA; ./setup --cuda, then build it again");
 }
 

@@ -6,7 +6,7 @@
 namespace tandem {
 
 Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
-    std::span<ops::Backend* const> backends) {
+    std::span<ops::Backend* const> backends, int stages) {
   std::vector<ops::cuda::Context> contexts;
   for (const ops::Backend* backend : backends) {
     const ops::cuda::Context* const context = ops::cuda::ContextOf(*backend);
@@ -15,7 +15,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
     }
     contexts.push_back(*context);
   }
-  return cuda_ranks::MakeStreamRanks(contexts, {});
+  return cuda_ranks::MakeStreamRanks(contexts, {.one_shot_bytes = {}, .stages = stages});
 }
 
 }  // namespace tandem

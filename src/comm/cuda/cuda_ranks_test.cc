@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <limits>
@@ -296,6 +297,82 @@ TEST_P(CudaRanksTest, ARecordedGraphAddsUpWhatItFindsEachTimeItIsLaunched) {
   });
 }
 
+// From rank to rank, each of which adds up its own rows too; then the last one's to all.
+TEST_P(CudaRanksTest, RowsAreHandedOnAndTheLastOnesReachAll) {
+  std::vector<int64_t> counts = {1, 7, 8, 96, 101, 4096, 70'000, 2'000'001};
+  std::mt19937 random(7);
+  for (int i = 0; i < 40; ++i) counts.push_back(1 + static_cast<int64_t>(random() % 30'000));
+  Run([&](RankOfGpu& rank) {
+    const int own = rank.comm->rank(), last = rank.comm->size() - 1;
+    for (const DType dtype : {DType::kF32, DType::kBF16}) {
+      for (size_t call = 0; call < counts.size(); ++call) {
+        const int64_t count = counts[call];
+        constexpr int64_t kBeyond = 64;
+        // Every other call at an address that no piece has.
+        const auto element = static_cast<int64_t>(SizeOf(dtype));
+        const int64_t offset = call % 2 == 0 ? 0 : element;
+        const GpuMemory memory(static_cast<size_t>(offset + count * element + kBeyond));
+        const Tensor rows = memory.View(dtype, {1, count}, offset);
+        const auto expected = [&](int from) {
+          return Stored(Wholes(from, static_cast<int>(call), count), dtype);
+        };
+        if (own > 0) {
+          rank.comm->Receive(rows, own - 1);
+          ASSERT_TRUE(Download(rank, rows) == expected(own - 1)) << count << " from " << own - 1;
+        }
+        Upload(rank, rows, expected(own));
+        if (own < last) rank.comm->Send(rows, own + 1);
+        rank.comm->BroadcastRows(rows, last);
+        ASSERT_TRUE(Download(rank, rows) == expected(last)) << count << " of the last";
+        EXPECT_EQ(Download(rank, memory.View(DType::kU8, {kBeyond}, offset + rows.NumBytes())),
+                  std::vector<std::byte>(kBeyond));
+      }
+    }
+    EXPECT_TRUE(rank.comm->status().ok());
+  });
+}
+
+// Nothing is read back in between: senders run ahead as far as they can.
+TEST_P(CudaRanksTest, ARecordedGraphHandsOnWhatItFindsEachTimeItIsLaunched) {
+  constexpr int kReplays = 200;
+  constexpr int64_t kCount = 50'000, kFew = 100;
+  Run([&](RankOfGpu& rank) {
+    const int own = rank.comm->rank(), last = rank.comm->size() - 1;
+    constexpr int kInputs = 8;
+    const GpuMemory inputs(sizeof(uint16_t) * kInputs * kCount), rows(sizeof(uint16_t) * kCount);
+    const GpuMemory results(sizeof(uint16_t) * kReplays * kCount);
+    for (int i = 0; i < kInputs; ++i) {
+      Upload(rank, inputs.View(DType::kBF16, {kCount}, 2 * i * kCount),
+             Stored(Wholes(0, i, kCount), DType::kBF16));
+    }
+    const Tensor all = rows.View(DType::kBF16, {1, kCount});
+    const Tensor few = rows.View(DType::kBF16, {1, kFew});
+    // Rows go from the first to the last, of which the first few come back.
+    const cudaGraphExec_t graph = rank.Record([&] {
+      if (own > 0) rank.comm->Receive(all, own - 1);
+      if (own < last) rank.comm->Send(all, own + 1);
+      rank.comm->BroadcastRows(few, last);
+    });
+    for (int replay = 0; replay < kReplays; ++replay) {
+      const int i = replay % kInputs;
+      if (own == 0) {
+        CopyOnStream(rank, rows.View(DType::kBF16, {kCount}),
+                     inputs.View(DType::kBF16, {kCount}, 2 * i * kCount));
+      }
+      CheckCuda(cudaGraphLaunch(graph, rank.stream()), "a graph");
+      CopyOnStream(rank, results.View(DType::kBF16, {kCount}, 2 * replay * kCount),
+                   rows.View(DType::kBF16, {kCount}));
+    }
+    for (int replay = 0; replay < kReplays; ++replay) {
+      ASSERT_TRUE(Download(rank, results.View(DType::kBF16, {kCount}, 2 * replay * kCount)) ==
+                  Stored(Wholes(0, replay % kInputs, kCount), DType::kBF16))
+          << "launch " << replay << ", rank " << own;
+    }
+    cudaGraphExecDestroy(graph);
+    EXPECT_TRUE(rank.comm->status().ok());
+  });
+}
+
 TEST_P(CudaRanksTest, ARankThatFailsEndsTheWaitOfTheOthers) {
   Run([](RankOfGpu& rank) {
     constexpr int64_t kCount = 10'000;
@@ -357,6 +434,95 @@ INSTANTIATE_TEST_SUITE_P(Sizes, CudaRanksTest,
                                          std::pair{4, Way::kDefault}, std::pair{4, Way::kOneShot},
                                          std::pair{4, Way::kTwoShot}),
                          NameOf);
+
+class CudaStagesTest : public testing::TestWithParam<std::pair<int, int>> {
+ protected:
+  void SetUp() override {
+    const auto& [ranks, stages] = GetParam();
+    if (NumGpus() < ranks * stages) {
+      GTEST_SKIP() << "needs " << ranks * stages << " GPUs, this machine has " << NumGpus();
+    }
+    gpus_ = std::make_unique<Gpus>(ranks * stages, StreamRanksOptions{{}, stages});
+  }
+  void TearDown() override {
+    gpus_.reset();
+    EXPECT_EQ(ops::cuda::TakeFailure().message(), "");
+  }
+
+  std::unique_ptr<Gpus> gpus_;
+};
+
+// As a model's layers do: sums in a stage, rows to the next one, and what the last one has gathered
+// to all.
+TEST_P(CudaStagesTest, SumsAreThoseOfAStageWhoseRowsGoOn) {
+  const auto& [ranks, stages] = GetParam();
+  constexpr int kSteps = 100;
+  constexpr int64_t kCount = 3000, kPart = 50;
+  gpus_->Run([&](RankOfGpu& rank) {
+    Communicator& all = *rank.comm;
+    Communicator& stage = all.stage();
+    ASSERT_EQ(stage.size(), ranks);
+    ASSERT_EQ(stage.rank(), all.rank() % ranks);
+    const bool is_first = all.rank() < ranks, is_last = all.rank() + ranks >= all.size();
+    const GpuMemory input(sizeof(float) * kCount), rows(sizeof(float) * kCount);
+    const GpuMemory gathered(sizeof(float) * static_cast<size_t>(kPart * ranks));
+    const Tensor in = input.View(DType::kF32, {1, kCount});
+    const Tensor stream = rows.View(DType::kF32, {1, kCount});
+    const Tensor logits = gathered.View(DType::kF32, {1, kPart * ranks});
+    Upload(rank, in, Stored(Wholes(0, 0, kCount), DType::kF32));
+    const cudaGraphExec_t graph = rank.Record([&] {
+      if (!is_first) all.Receive(stream, all.rank() - ranks);
+      stage.AllReduce(stream);
+      if (!is_last) all.Send(stream, all.rank() + ranks);
+      if (is_last) stage.GatherColumns(rows.View(DType::kF32, {1, kPart}), logits);
+      all.BroadcastRows(logits, all.size() - ranks);
+    });
+    for (int step = 0; step < kSteps; ++step) {
+      if (is_first) CopyOnStream(rank, stream, in);
+      CheckCuda(cudaGraphLaunch(graph, rank.stream()), "a graph");
+    }
+    // Each stage adds up `ranks` equal rows.
+    std::vector<float> expected;
+    for (int from = 0; from < ranks; ++from) {
+      for (int64_t i = 0; i < kPart; ++i) {
+        expected.push_back(Whole(0, 0, i) * static_cast<float>(std::pow(ranks, stages)));
+      }
+    }
+    EXPECT_TRUE(Download(rank, logits) == Stored(expected, DType::kF32)) << "rank " << all.rank();
+    EXPECT_TRUE(all.status().ok());
+    cudaGraphExecDestroy(graph);
+  });
+}
+
+TEST_P(CudaStagesTest, ARankThatFailsEndsTheWaitsOfOtherStages) {
+  const auto& [ranks, stages] = GetParam();
+  gpus_->Run([&](RankOfGpu& rank) {
+    Communicator& all = *rank.comm;
+    constexpr int64_t kCount = 2'000'000;
+    const GpuMemory memory(sizeof(float) * kCount);
+    const Tensor rows = memory.View(DType::kF32, {1, kCount});
+    if (all.rank() == 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      all.stage().Fail(Unavailable("the device is lost"));
+    } else if (all.rank() < ranks) {
+      all.stage().AllReduce(rows);
+    } else {
+      all.Receive(rows, all.rank() - ranks);
+      // More than a channel holds, to one that does not receive.
+      all.Send(rows, all.rank() - ranks);
+    }
+    rank.Synchronize();
+    EXPECT_EQ(all.status().message(), "the device is lost");
+    EXPECT_EQ(all.stage().status().message(), "the device is lost");
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, CudaStagesTest,
+                         testing::Values(std::pair{1, 2}, std::pair{1, 3}, std::pair{2, 2}),
+                         [](const auto& info) {
+                           return std::to_string(info.param.second) + "StagesOf" +
+                                  std::to_string(info.param.first);
+                         });
 
 TEST(CudaRankTest, OneRankAloneHasTheSumAndAllColumns) {
   if (NumGpus() == 0) GTEST_SKIP() << "no GPU here";

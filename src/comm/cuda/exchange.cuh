@@ -23,6 +23,13 @@ __device__ inline Line* LinesOf(const Links& links, int from, int to, uint64_t r
   return lines + (area * kMaxBlocks + blockIdx.x) * kLinesPerBlock;
 }
 
+// What rank `from` sends to rank `to`.
+__device__ inline Channel& ChannelOf(const Links& links, int from, int to) {
+  auto* const lines = reinterpret_cast<Line*>(links.memory[to] + 1);
+  const int64_t num_lines = int64_t{2} * links.size * kMaxBlocks * kLinesPerBlock;
+  return reinterpret_cast<Channel*>(lines + num_lines)[from];
+}
+
 // A line is read and written as a whole: a 128-bit access is a single one in PTX's memory model, so
 // that whoever sees the round also sees the data.
 __device__ inline void StoreLine(Line* to, uint64_t data, uint64_t round) {

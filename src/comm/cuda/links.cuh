@@ -10,10 +10,15 @@
 // a round's wait therefore exist twice, for odd and for even rounds, and need no second wait before
 // they are used again. This does not depend on the sizes of the calls.
 //
-// All ranks launch the same kernels with the same grids. A grid has at most as many blocks as the
-// SMs hold at once (kBlocksPerSm), so all run when the previous kernel has ended. Nothing else
-// keeps them waiting: a kernel launched early (ops/cuda/dependent_launch.cuh) gets no SM before all
-// blocks of the previous one have theirs.
+// What one rank sends to another goes through a channel, which has rounds of its own. A block of
+// the receiver says which round it has copied last, and the sender's waits until the half of the
+// channel that it is about to fill has been copied.
+//
+// All ranks launch the same kernels with the same grids, apart from those of a channel, which its
+// two ranks launch. A grid has at most as many blocks as the SMs hold at once (kBlocksPerSm), so
+// all run when the previous kernel has ended. Nothing else keeps them waiting: a kernel launched
+// early (ops/cuda/dependent_launch.cuh) gets no SM before all blocks of the previous one have
+// theirs.
 #pragma once
 
 #include <vector_types.h>
@@ -47,6 +52,20 @@ struct alignas(64) Flags {
 };
 enum Stage { kStaged, kSummed, kNumStages };
 
+// From one rank to another; with the receiver.
+constexpr int kChannelBlocks = 64;    // of a kernel that sends or receives
+constexpr int kChannelPieces = 1024;  // of a block in a round, at most: 16 KB
+struct Channel {
+  uint64_t rounds[kChannelBlocks];   // the last round that has been copied; written by the receiver
+  uint64_t arrived[kChannelBlocks];  // the last round that is there; written by the sender
+  uint4 pieces[2][kChannelBlocks][kChannelPieces];
+};
+// The sender's side of it.
+struct Sent {
+  uint64_t rounds[kChannelBlocks];  // the last round that was sent
+  uint64_t taken[kChannelBlocks];   // the last round that has been copied; written by the receiver
+};
+
 // A rank's memory. Zero at first, except the pieces.
 struct RankMemory {
   // Of each block, the last round that it has finished; written by the rank itself.
@@ -58,11 +77,14 @@ struct RankMemory {
   uint4 staged[2][kMaxBlocks][kPiecesPerBlock];
   // Written by the peers.
   uint4 sums[kMaxBlocks][kPiecesPerBlock];
-  // Followed by what the peers send: Line[2][ranks][kMaxBlocks][kLinesPerBlock].
+  Sent sent[kMaxRanks];
+  // Followed by what the peers send: Line[2][ranks][kMaxBlocks][kLinesPerBlock], Channel[ranks].
 
+  static size_t LineBytes(int ranks) {
+    return sizeof(Line) * 2 * static_cast<size_t>(ranks) * kMaxBlocks * kLinesPerBlock;
+  }
   static size_t Bytes(int ranks) {
-    return sizeof(RankMemory) +
-           sizeof(Line) * 2 * static_cast<size_t>(ranks) * kMaxBlocks * kLinesPerBlock;
+    return sizeof(RankMemory) + LineBytes(ranks) + sizeof(Channel) * static_cast<size_t>(ranks);
   }
 };
 // Instead of a round: a wait of the block was given up, and it does nothing any more.

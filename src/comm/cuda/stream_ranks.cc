@@ -80,13 +80,43 @@ PeerMemory PeerMemory::Allocate(std::span<const Context> contexts, size_t rank, 
   return memory;
 }
 
-// What the ranks share. Freed by the last one, when no rank's kernels run any more.
+// The first failure of any rank, of all stages. Any thread.
+class SharedFailure {
+ public:
+  SharedFailure() {
+    CheckCuda(cudaMallocHost(&stop_, sizeof(uint32_t)), "pinned memory");
+    if (stop_ != nullptr) *stop_ = 0;
+  }
+  ~SharedFailure() { cudaFreeHost(stop_); }
+  SharedFailure(const SharedFailure&) = delete;
+  SharedFailure& operator=(const SharedFailure&) = delete;
+
+  const uint32_t* stop() const { return stop_; }
+  bool failed() const { return failed_.load(std::memory_order_acquire); }
+  void Fail(const Status& why) {
+    const MutexLock lock(mutex_);
+    if (!status_.ok()) return;
+    status_ = why;
+    failed_.store(true, std::memory_order_release);
+    std::atomic_ref(*stop_).store(1, std::memory_order_release);
+  }
+  Status status() const {
+    const MutexLock lock(mutex_);
+    return status_;
+  }
+
+ private:
+  uint32_t* stop_ = nullptr;  // pinned: the waiting kernels look at it
+  std::atomic<bool> failed_ = false;
+  mutable Mutex mutex_;
+  Status status_ TANDEM_GUARDED_BY(mutex_);
+};
+
+// What ranks share that compute together. Freed by the last one, when no rank's kernels run any
+// more.
 class Meeting {
  public:
-  Meeting() { CheckCuda(cudaMallocHost(&stop_, sizeof(uint32_t)), "pinned memory"); }
-  ~Meeting() { cudaFreeHost(stop_); }
-  Meeting(const Meeting&) = delete;
-  Meeting& operator=(const Meeting&) = delete;
+  explicit Meeting(std::shared_ptr<SharedFailure> failure) : failure_(std::move(failure)) {}
 
   // What the ranks' kernels use; its failure, if any.
   Status Prepare(std::span<const Context> contexts);
@@ -95,33 +125,17 @@ class Meeting {
     links.rank = rank;
     return links;
   }
-
-  bool failed() const { return failed_.load(std::memory_order_acquire); }
-  void Fail(const Status& why) {
-    const MutexLock lock(mutex_);
-    if (!failure_.ok()) return;
-    failure_ = why;
-    failed_.store(true, std::memory_order_release);
-    std::atomic_ref(*stop_).store(1, std::memory_order_release);
-  }
-  Status failure() const {
-    const MutexLock lock(mutex_);
-    return failure_;
-  }
+  SharedFailure& failure() const { return *failure_; }
 
  private:
-  uint32_t* stop_ = nullptr;  // pinned: the waiting kernels look at it
+  const std::shared_ptr<SharedFailure> failure_;
   std::vector<PeerMemory> memory_;
   Links links_{};  // of no rank
-  std::atomic<bool> failed_ = false;
-  mutable Mutex mutex_;
-  Status failure_ TANDEM_GUARDED_BY(mutex_);
 };
 
 Status Meeting::Prepare(std::span<const Context> contexts) {
   TANDEM_RETURN_IF_ERROR(ops::cuda::TakeFailure());
-  *stop_ = 0;
-  links_.stop = stop_;
+  links_.stop = failure_->stop();
   links_.size = static_cast<int>(contexts.size());
   links_.max_blocks = kMaxBlocks;
   memory_.reserve(contexts.size());
@@ -133,22 +147,32 @@ Status Meeting::Prepare(std::span<const Context> contexts) {
     LoadOneShot(links_.size);
     LoadTwoShot(links_.size);
     LoadGather();
+    LoadSendAndReceive();
     TANDEM_RETURN_IF_ERROR(ops::cuda::TakeFailure().Annotate(
         fmt::format("GPU {} as rank {}", contexts[rank].device, rank)));
   }
   return {};
 }
 
+// From about this size on, two-shot is faster.
+int64_t OneShotBytes(int ranks) {
+  if (ranks <= 2) return int64_t{1536} << 10;
+  return ranks <= 4 ? int64_t{384} << 10 : int64_t{128} << 10;
+}
+
 class StreamRank final : public Communicator {
  public:
-  // `host`: the same rank, for what lies in the host's memory.
-  StreamRank(std::shared_ptr<Meeting> meeting, std::unique_ptr<Communicator> host, int rank,
-             const Context& context, int64_t one_shot_bytes)
+  // `host`: the same rank, for what lies in the host's memory. `stage`: among the ranks of its
+  // stage; null where there is one.
+  StreamRank(std::shared_ptr<Meeting> meeting, std::shared_ptr<Communicator> host, int rank,
+             const Context& context, const StreamRanksOptions& options,
+             std::unique_ptr<Communicator> stage = nullptr)
       : meeting_(std::move(meeting)),
         host_(std::move(host)),
         links_(meeting_->LinksOf(rank)),
         context_(context),
-        one_shot_bytes_(one_shot_bytes) {}
+        one_shot_bytes_(options.one_shot_bytes.value_or(OneShotBytes(links_.size))),
+        stage_(std::move(stage)) {}
   // Its kernels end, because none waits for a peer any more.
   ~StreamRank() override {
     Fail(Unavailable(fmt::format("rank {} has left", links_.rank)));
@@ -159,10 +183,10 @@ class StreamRank final : public Communicator {
 
   int rank() const override { return links_.rank; }
   int size() const override { return links_.size; }
-  Communicator& stage() override { return *this; }
+  Communicator& stage() override { return stage_ == nullptr ? *this : *stage_; }
 
   void AllReduce(const Tensor& rows) override {
-    if (size() == 1 || rows.NumElements() == 0 || meeting_->failed()) return;
+    if (size() == 1 || rows.NumElements() == 0 || failed()) return;
     if (rows.NumBytes() <= one_shot_bytes_) {
       EnqueueOneShot(context_, links_, rows);
     } else {
@@ -171,38 +195,44 @@ class StreamRank final : public Communicator {
   }
   void GatherColumns(const Tensor& part, const Tensor& all) override {
     TANDEM_CHECK(part.dim(0) == all.dim(0), "a part has other rows");
-    if (part.NumElements() == 0 || meeting_->failed()) return;
+    if (part.NumElements() == 0 || failed()) return;
     EnqueueGather(context_, links_, part, all);
   }
 
-  // Of stages, which GPUs do not have yet: MakeStreamRanks makes one.
-  void BroadcastRows(const Tensor& /*rows*/, int /*from*/) override { RefuseStages(); }
-  void Send(const Tensor& /*rows*/, int /*to*/) override { RefuseStages(); }
-  void Receive(const Tensor& /*rows*/, int /*from*/) override { RefuseStages(); }
+  void BroadcastRows(const Tensor& rows, int from) override {
+    if (size() == 1) return;
+    if (rank() != from) return Receive(rows, from);
+    EnqueueTo(((uint32_t{1} << size()) - 1) & ~(uint32_t{1} << from), rows);
+  }
+  void Send(const Tensor& rows, int to) override { EnqueueTo(uint32_t{1} << to, rows); }
+  void Receive(const Tensor& rows, int from) override {
+    if (rows.NumElements() == 0 || failed()) return;
+    EnqueueReceive(context_, links_, rows, from);
+  }
 
   void Broadcast(std::span<std::byte> bytes) override { host_->Broadcast(bytes); }
 
   void Fail(const Status& why) override {
-    meeting_->Fail(why);
+    meeting_->failure().Fail(why);
     host_->Fail(why);
   }
-  Status status() const override { return meeting_->failure(); }
+  Status status() const override { return meeting_->failure().status(); }
 
  private:
-  static void RefuseStages() { TANDEM_CHECK(false, "GPU ranks are one stage"); }
+  bool failed() const { return meeting_->failure().failed(); }
+  // A set of ranks, as bits.
+  void EnqueueTo(uint32_t to, const Tensor& rows) {
+    if (rows.NumElements() == 0 || failed()) return;
+    EnqueueSend(context_, links_, rows, to);
+  }
 
   const std::shared_ptr<Meeting> meeting_;
-  const std::unique_ptr<Communicator> host_;
+  const std::shared_ptr<Communicator> host_;
   const Links links_;
   const Context context_;
   const int64_t one_shot_bytes_;
+  const std::unique_ptr<Communicator> stage_;
 };
-
-// From about this size on, two-shot is faster.
-int64_t OneShotBytes(int ranks) {
-  if (ranks <= 2) return int64_t{1536} << 10;
-  return ranks <= 4 ? int64_t{384} << 10 : int64_t{128} << 10;
-}
 
 Status CheckGpus(std::span<const Context> contexts) {
   if (contexts.empty() || contexts.size() > kMaxRanks) {
@@ -231,16 +261,33 @@ Status CheckGpus(std::span<const Context> contexts) {
 Result<std::vector<std::unique_ptr<Communicator>>> MakeStreamRanks(
     std::span<const Context> contexts, const StreamRanksOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckGpus(contexts));
+  const auto size = static_cast<int>(contexts.size());
+  TANDEM_CHECK(options.stages >= 1 && size % options.stages == 0,
+               "stages with different numbers of ranks");
   const CurrentGpu restored;
-  const auto meeting = std::make_shared<Meeting>();
+  const auto failure = std::make_shared<SharedFailure>();
+  const auto meeting = std::make_shared<Meeting>(failure);
   TANDEM_RETURN_IF_ERROR(meeting->Prepare(contexts));
-  std::vector<std::unique_ptr<Communicator>> hosts =
-      MakeInProcessRanks(static_cast<int>(contexts.size()));
+  std::vector<std::unique_ptr<Communicator>> hosts = MakeInProcessRanks(size, options.stages);
+  const int of_stage = size / options.stages;
   std::vector<std::unique_ptr<Communicator>> ranks;
-  for (size_t rank = 0; rank < contexts.size(); ++rank) {
-    ranks.push_back(std::make_unique<StreamRank>(
-        meeting, std::move(hosts[rank]), static_cast<int>(rank), contexts[rank],
-        options.one_shot_bytes.value_or(OneShotBytes(static_cast<int>(contexts.size())))));
+  std::shared_ptr<Meeting> stage_meeting;
+  for (int rank = 0; rank < size; ++rank) {
+    const Context& context = contexts[static_cast<size_t>(rank)];
+    const std::shared_ptr<Communicator> host = std::move(hosts[static_cast<size_t>(rank)]);
+    std::unique_ptr<Communicator> stage;
+    if (options.stages > 1) {
+      if (rank % of_stage == 0) {
+        stage_meeting = std::make_shared<Meeting>(failure);
+        TANDEM_RETURN_IF_ERROR(stage_meeting->Prepare(
+            contexts.subspan(static_cast<size_t>(rank), static_cast<size_t>(of_stage))));
+      }
+      stage = std::make_unique<StreamRank>(stage_meeting,
+                                           std::shared_ptr<Communicator>(host, &host->stage()),
+                                           rank % of_stage, context, options);
+    }
+    ranks.push_back(
+        std::make_unique<StreamRank>(meeting, host, rank, context, options, std::move(stage)));
   }
   return ranks;
 }

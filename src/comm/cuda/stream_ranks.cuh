@@ -16,6 +16,7 @@ struct StreamRanksOptions {
   // AllReduce is one-shot up to this size, two-shot beyond. Not set: where two-shot is faster. The
   // results are the same.
   std::optional<int64_t> one_shot_bytes;
+  int stages = 1;  // of equally many ranks
 };
 
 Result<std::vector<std::unique_ptr<Communicator>>> MakeStreamRanks(

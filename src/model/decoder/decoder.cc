@@ -19,6 +19,19 @@ bool FitsPool(const ModelSpec& spec, const ops::KvPool& pool) {
   return true;
 }
 
+int64_t HeadColumns(const ModelSpec& spec) {
+  return spec.place.is_last_stage() ? spec.hidden_size : 0;
+}
+
+// A model of one stage may be whole, or split, on every stage of the engine.
+bool IsPlace(const RankPlace& place, Communicator* ranks) {
+  if (ranks == nullptr) return place.is_whole();
+  Communicator& stage = ranks->stage();
+  if (place.ranks > 1 && (place.ranks != stage.size() || place.rank != stage.rank())) return false;
+  return place.stages == 1 || (place.stages * stage.size() == ranks->size() &&
+                               place.stage == ranks->rank() / stage.size());
+}
+
 bool HasParallelLayers(const ModelSpec& spec) {
   return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) {
     return layer.residual == Residual::kParallel || layer.residual == Residual::kParallelNorms;
@@ -35,9 +48,10 @@ Decoder::Workspace::Workspace(const ModelSpec& spec)
       attention(spec),
       mlp(spec),
       moe(spec),
-      gathered(spec.hidden_size, spec.dtype),
-      gathered_delta(spec.hidden_size, spec.dtype),
-      head_rows(spec.place.ranks > 1 ? spec.head_rows() : 0, DType::kF32),
+      gathered(HeadColumns(spec), spec.dtype),
+      gathered_delta(HeadColumns(spec), spec.dtype),
+      head_rows(spec.place.ranks > 1 && spec.place.is_last_stage() ? spec.head_rows() : 0,
+                DType::kF32),
       logits(spec.vocab_size, DType::kF32) {}
 
 int64_t Decoder::Workspace::RowBytes() const {
@@ -69,6 +83,7 @@ Decoder::Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend,
       backend_(backend),
       heartbeat_(heartbeat),
       ranks_(ranks),
+      stage_(weights_->spec.place.ranks > 1 ? &ranks->stage() : nullptr),
       workspace_(weights_->spec) {}
 
 int64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int32_t max_rows, int32_t max_logits_rows) {
@@ -83,10 +98,7 @@ Result<std::unique_ptr<Decoder>> Decoder::Create(std::shared_ptr<const Weights> 
   if (max_rows < 1 || max_logits_rows < 1) {
     return InvalidArgument("a decoder needs room for at least one row and one row of logits");
   }
-  const RankPlace& place = weights->spec.place;
-  TANDEM_CHECK(ranks == nullptr ? place.ranks == 1
-                                : place.ranks == ranks->size() && place.rank == ranks->rank(),
-               "the weights are those of another rank");
+  TANDEM_CHECK(IsPlace(weights->spec.place, ranks), "the weights are those of another rank");
   std::unique_ptr<Decoder> decoder(new Decoder(std::move(weights), backend, heartbeat, ranks));
   TANDEM_RETURN_IF_ERROR(decoder->workspace_.Allocate(backend, max_rows, max_logits_rows));
   decoder->max_rows_ = max_rows;
@@ -114,7 +126,19 @@ void Decoder::Embed(const ops::BatchView& batch) {
 }
 
 void Decoder::SumOverRanks(const Tensor& delta) {
-  if (ranks_ != nullptr) ranks_->AllReduce(delta);
+  if (stage_ != nullptr) stage_->AllReduce(delta);
+}
+
+void Decoder::SendStream(const ops::BatchView& batch) {
+  const int to = ranks_->rank() + ranks_->stage().size();
+  ranks_->Send(workspace_.residual.View(batch.num_rows), to);
+  ranks_->Send(workspace_.delta.View(batch.num_rows), to);
+}
+
+void Decoder::ReceiveStream(const ops::BatchView& batch) {
+  const int from = ranks_->rank() - ranks_->stage().size();
+  ranks_->Receive(workspace_.residual.View(batch.num_rows), from);
+  ranks_->Receive(workspace_.delta.View(batch.num_rows), from);
 }
 
 void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool) {
@@ -125,8 +149,9 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
   const Tensor residual = workspace_.residual.View(batch.num_rows);
   const Tensor normed = workspace_.normed.View(batch.num_rows);
   const Tensor delta = workspace_.delta.View(batch.num_rows);
-  // Before the first layer there is nothing to add.
-  const Tensor pending = layer == 0 ? Tensor{} : delta;
+  // Before the first layer of the model there is nothing to add.
+  const bool is_first = layer == 0 && spec().place.is_first_stage();
+  const Tensor pending = is_first ? Tensor{} : delta;
   const ops::KvPlace place = pool.layers[static_cast<size_t>(layer)];
   const ops::KvGroup& kv = pool.groups[static_cast<size_t>(place.group)];
   ops::BatchView view = batch;
@@ -161,7 +186,7 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
       NormInPlace(ops, norm, weights.mlp_out_norm, delta);
       return;
     case Residual::kPostNorm:
-      if (layer > 0) ops.Add(residual, delta);
+      if (!is_first) ops.Add(residual, delta);
       attend(residual, delta);
       SumOverRanks(delta);
       NormInPlace(ops, norm, weights.input_norm, delta);
@@ -190,7 +215,7 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
       const auto alpha = static_cast<float>(layer_spec.alpha);
       ops::NormedRows first = attention_in, last = mlp_in();
       first.rows = last.rows = residual;
-      first.residual_scale = layer == 0 ? 1.0f : alpha;
+      first.residual_scale = is_first ? 1.0f : alpha;
       last.residual_scale = alpha;
       ops.AddNorm(first);
       attend(residual, delta);
@@ -242,13 +267,20 @@ Tensor Decoder::RunHead(const ops::BatchView& batch) {
                              workspace_.normed.View(batch.num_logits));
   const LayerSpec& last = spec().layers.back();
   if (last.residual == Residual::kNormed) x.residual_scale = static_cast<float>(last.alpha);
-  const Tensor own = ranks_ == nullptr ? logits : workspace_.head_rows.View(batch.num_logits);
+  const Tensor own = stage_ == nullptr ? logits : workspace_.head_rows.View(batch.num_logits);
   ops.NormLinear(x, weights_->head, own);
   if (spec().logit_scale != 1.0 || spec().logit_cap != 0.0) {
     ops.CapLogits(own, static_cast<float>(spec().logit_scale),
                   static_cast<float>(spec().logit_cap));
   }
-  if (ranks_ != nullptr) ranks_->GatherColumns(own, logits);
+  if (stage_ != nullptr) stage_->GatherColumns(own, logits);
+  return logits;
+}
+
+// The logits of the last stage, on every rank.
+Tensor Decoder::ShareLogits(const ops::BatchView& batch) {
+  const Tensor logits = workspace_.logits.View(batch.num_logits);
+  if (batch.num_logits > 0) ranks_->BroadcastRows(logits, ranks_->size() - ranks_->stage().size());
   return logits;
 }
 
@@ -259,9 +291,19 @@ Tensor Decoder::Forward(const ops::BatchView& batch, const ops::KvPool& pool) {
                std::to_string(batch.num_logits) + " rows of logits, room for " +
                    std::to_string(max_logits_rows_));
   TANDEM_CHECK(FitsPool(spec(), pool), "the pool was made for another model");
-  Embed(batch);
+  const RankPlace& place = spec().place;
+  if (place.is_first_stage()) {
+    Embed(batch);
+  } else {
+    ReceiveStream(batch);
+  }
   RunPass(batch, pool);
-  return RunHead(batch);
+  if (!place.is_last_stage()) {
+    SendStream(batch);
+    return ShareLogits(batch);
+  }
+  const Tensor logits = RunHead(batch);
+  return place.stages == 1 ? logits : ShareLogits(batch);
 }
 
 }  // namespace tandem

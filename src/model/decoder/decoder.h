@@ -20,8 +20,9 @@ namespace tandem {
 class Decoder {
  public:
   // Makes workspaces for up to `max_rows` rows of which `max_logits_rows` want logits. `heartbeat`
-  // (null: none) outlives the decoder and beats after each layer. So does `ranks`, which the
-  // weights of a rank need (ModelSpec::place): their decoders run together, on the same batches.
+  // (null: none) outlives the decoder and beats after each layer. So does `ranks`, all ranks of the
+  // engine, which the weights of a part need (ModelSpec::place): their decoders run together, on
+  // the same batches.
   static Result<std::unique_ptr<Decoder>> Create(std::shared_ptr<const Weights> weights,
                                                  ops::Backend& backend, int32_t max_rows,
                                                  int32_t max_logits_rows,
@@ -30,7 +31,7 @@ class Decoder {
   static int64_t WorkspaceBytes(const ModelSpec& spec, int32_t max_rows, int32_t max_logits_rows);
 
   // Runs the batch: stores keys and values into `pool` and returns the logits of batch.logits_rows:
-  // [num_logits, vocab] fp32, a view that is valid until the next call.
+  // [num_logits, vocab] fp32, a view that is valid until the next call. Every stage returns them.
   Tensor Forward(const ops::BatchView& batch, const ops::KvPool& pool);
 
   // The parts of a pass, for callers that run a model one part at a time and load the weights of
@@ -61,27 +62,34 @@ class Decoder {
     AttentionBlock attention;
     MlpBlock mlp;
     MoeBlock moe;
-    RowBuffer gathered;        // [logits rows, hidden] the residual of the rows that want logits
-    RowBuffer gathered_delta;  // [logits rows, hidden]
-    RowBuffer head_rows;       // [logits rows, spec.head_rows()] fp32; of no columns without ranks
-    RowBuffer logits;          // [logits rows, vocab] fp32
+    // [logits rows, hidden]: the residual of the rows that want logits, and the delta; of no
+    // columns before the last stage.
+    RowBuffer gathered;
+    RowBuffer gathered_delta;
+    RowBuffer head_rows;  // [logits rows, spec.head_rows()] fp32; of no columns if not split
+    RowBuffer logits;     // [logits rows, vocab] fp32
   };
 
   Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend, Heartbeat* heartbeat,
           Communicator* ranks);
-  // What every rank adds to the stream becomes what all of them add.
+  // What every rank of the stage adds to the stream becomes what all of them add.
   void SumOverRanks(const Tensor& delta);
+  // The stream and what is yet to be added to it: to the next stage, and from the one before.
+  void SendStream(const ops::BatchView& batch);
+  void ReceiveStream(const ops::BatchView& batch);
   void RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool);
   // All layers; the last one's delta is yet to be added.
   void RunPass(const ops::BatchView& batch, const ops::KvPool& pool);
   // Adds to the stream what the last layer has left for the next one to add.
   void CompleteStream(const ops::BatchView& batch);
   Tensor RunHead(const ops::BatchView& batch);
+  Tensor ShareLogits(const ops::BatchView& batch);
 
   std::shared_ptr<const Weights> weights_;
   ops::Backend& backend_;
   Heartbeat* const heartbeat_;
   Communicator* const ranks_;  // null: the weights are the whole model
+  Communicator* const stage_;  // null: the stage is one rank
   Workspace workspace_;
   int32_t max_rows_ = 0;
   int32_t max_logits_rows_ = 0;

@@ -152,9 +152,13 @@ Result<std::shared_ptr<const Weights>> LoadWeights(WeightSource& stored, ops::Ba
 
   ArrangedSource source(stored);
   WeightLoader loader(source, backend, asked);
-  TANDEM_RETURN_IF_ERROR(LoadEmbedding(source, loader, *weights));
-  TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kHead, 0, weights->head));
-  TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kFinalNorm, 0, weights->final_norm));
+  if (spec.place.is_first_stage()) {
+    TANDEM_RETURN_IF_ERROR(LoadEmbedding(source, loader, *weights));
+  }
+  if (spec.place.is_last_stage()) {
+    TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kHead, 0, weights->head));
+    TANDEM_RETURN_IF_ERROR(LoadNorm(loader, WeightRole::kFinalNorm, 0, weights->final_norm));
+  }
   weights->layers.resize(static_cast<size_t>(spec.num_layers()));
   for (int64_t layer = 0; layer < spec.num_layers(); ++layer) {
     report(static_cast<double>(layer) / static_cast<double>(spec.num_layers()));

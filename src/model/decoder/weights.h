@@ -40,6 +40,7 @@ struct RopeBuffers {
   Buffer query_factors;
 };
 
+// Of a rank those that its part of the model has (RankPlace).
 struct Weights {
   ModelSpec spec;
   Buffer embedding;         // [vocab, hidden], times the spec's embedding_scale

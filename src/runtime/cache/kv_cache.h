@@ -52,7 +52,7 @@ struct KvCacheOptions {
   int32_t window_tokens = 0;
   int32_t num_window_blocks = 0;
   int32_t num_host_blocks = 0;  // 0: what is evicted is lost; only without window blocks
-  int64_t block_bytes = 0;      // of a block in both models, for figures
+  int64_t block_bytes = 0;      // of a block in both models on all ranks, for figures
   KvEvents* events = nullptr;   // outlives the cache; null: nobody follows them
 };
 

@@ -10,7 +10,7 @@
 
 namespace tandem::apps {
 
-struct RankMemory {
+struct RankUse {
   std::string device;  // "cpu", "cuda:1"
   // In bytes. Cache and workspace are the same on every rank.
   int64_t weights = 0;
@@ -20,9 +20,9 @@ struct RankMemory {
 };
 
 // The cache and the workspace of a plan, for a rank with these weights.
-RankMemory MemoryOfRank(const MemoryPlan& plan, std::string device, int64_t weights, int64_t free);
+RankUse MemoryOfRank(const MemoryPlan& plan, std::string device, int64_t weights, int64_t free);
 
 // A table with a title, a row for each rank.
-std::vector<std::string> ShowRanks(std::span<const RankMemory> ranks);
+std::vector<std::string> ShowRanks(std::span<const RankUse> ranks);
 
 }  // namespace tandem::apps

@@ -1,4 +1,4 @@
-#include "apps/models/rank_memory.h"
+#include "apps/models/rank_use.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -10,7 +10,7 @@ using testing::ElementsAre;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 
-TEST(RankMemory, LinesOfAPlanAreCacheOrWorkspace) {
+TEST(RankUse, LinesOfAPlanAreCacheOrWorkspace) {
   MemoryPlan plan;
   const auto add = [&](const char* what, int64_t mib) {
     MemoryLine& line = plan.lines.emplace_back();
@@ -25,7 +25,7 @@ TEST(RankMemory, LinesOfAPlanAreCacheOrWorkspace) {
   add("draft keys and values", 4);
   add("evicted keys and values (host)", 90);
   plan.lines.back().pinned = true;
-  const RankMemory memory = MemoryOfRank(plan, "cuda:1", 55 * kMiB, 100 * kMiB);
+  const RankUse memory = MemoryOfRank(plan, "cuda:1", 55 * kMiB, 100 * kMiB);
   EXPECT_EQ(memory.device, "cuda:1");
   EXPECT_EQ(memory.weights, 55 * kMiB);
   EXPECT_EQ(memory.cache, 24 * kMiB);
@@ -33,17 +33,17 @@ TEST(RankMemory, LinesOfAPlanAreCacheOrWorkspace) {
   EXPECT_EQ(memory.free, 100 * kMiB);
 }
 
-TEST(RankMemory, EachRankIsARow) {
-  const std::vector<RankMemory> ranks = {{.device = "cuda:1",
-                                          .weights = 55 * kMiB,
-                                          .cache = 24 * kMiB,
-                                          .workspace = 8 * kMiB,
-                                          .free = 100 * kMiB},
-                                         {.device = "cuda:2",
-                                          .weights = 53 * kMiB,
-                                          .cache = 24 * kMiB,
-                                          .workspace = 8 * kMiB,
-                                          .free = 90 * kMiB}};
+TEST(RankUse, EachRankIsARow) {
+  const std::vector<RankUse> ranks = {{.device = "cuda:1",
+                                       .weights = 55 * kMiB,
+                                       .cache = 24 * kMiB,
+                                       .workspace = 8 * kMiB,
+                                       .free = 100 * kMiB},
+                                      {.device = "cuda:2",
+                                       .weights = 53 * kMiB,
+                                       .cache = 24 * kMiB,
+                                       .workspace = 8 * kMiB,
+                                       .free = 90 * kMiB}};
   EXPECT_THAT(ShowRanks(ranks),
               ElementsAre("  rank  device     weights       cache   workspace        free",
                           "  0     cuda:1    55.0 MiB    24.0 MiB     8.0 MiB     100 MiB",

@@ -1,4 +1,4 @@
-#include "apps/models/rank_memory.h"
+#include "apps/models/rank_use.h"
 
 #include <fmt/format.h>
 
@@ -9,8 +9,8 @@
 
 namespace tandem::apps {
 
-RankMemory MemoryOfRank(const MemoryPlan& plan, std::string device, int64_t weights, int64_t free) {
-  RankMemory memory = {.device = std::move(device), .weights = weights, .free = free};
+RankUse MemoryOfRank(const MemoryPlan& plan, std::string device, int64_t weights, int64_t free) {
+  RankUse memory = {.device = std::move(device), .weights = weights, .free = free};
   for (const MemoryLine& line : plan.lines) {
     if (line.what.ends_with("weights") || line.pinned) continue;
     const bool is_cache = line.what.ends_with("keys and values");
@@ -19,9 +19,9 @@ RankMemory MemoryOfRank(const MemoryPlan& plan, std::string device, int64_t weig
   return memory;
 }
 
-std::vector<std::string> ShowRanks(std::span<const RankMemory> ranks) {
+std::vector<std::string> ShowRanks(std::span<const RankUse> ranks) {
   size_t device = 6;
-  for (const RankMemory& rank : ranks) device = std::max(device, rank.device.size());
+  for (const RankUse& rank : ranks) device = std::max(device, rank.device.size());
   const auto row = [&](const std::string& rank, const std::string& name, const std::string& weights,
                        const std::string& cache, const std::string& workspace,
                        const std::string& free) {
@@ -30,7 +30,7 @@ std::vector<std::string> ShowRanks(std::span<const RankMemory> ranks) {
   };
   std::vector<std::string> lines = {row("rank", "device", "weights", "cache", "workspace", "free")};
   for (size_t i = 0; i < ranks.size(); ++i) {
-    const RankMemory& rank = ranks[i];
+    const RankUse& rank = ranks[i];
     lines.push_back(row(fmt::format("{}", i), rank.device, FormatBytes(rank.weights),
                         FormatBytes(rank.cache), FormatBytes(rank.workspace),
                         FormatBytes(rank.free)));

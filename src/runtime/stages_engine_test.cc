@@ -1,0 +1,130 @@
+// Engines whose stages need different memory: layers with a window on some of them, blocks of other
+// sizes, evicted blocks in host memory.
+#include <gtest/gtest.h>
+
+#include "runtime/testing/ranked_models.h"
+
+namespace tandem {
+namespace {
+
+constexpr int32_t kBlockTokens = 8;
+
+class StagesEngineTest : public ::testing::TestWithParam<std::tuple<std::string, RankSplit>> {
+ protected:
+  void SetUp() override {
+    if (!HasRanks(split().count())) GTEST_SKIP() << "fewer GPUs here";
+  }
+  static const std::string& name() { return std::get<0>(GetParam()); }
+  static const RankSplit& split() { return std::get<1>(GetParam()); }
+
+  static EngineOptions Options(bool drafts) {
+    EngineOptions options;
+    options.executor = TestExecutor();
+    options.max_batch_size = 3;
+    options.max_num_tokens = 16;
+    options.max_seq_len = 320;
+    options.block_tokens = kBlockTokens;
+    options.draft_mode = drafts ? DraftMode::kFixed : DraftMode::kOff;
+    options.fixed_draft_len = 3;
+    options.kv_cache_tokens = kBlockTokens * 45;
+    return options;
+  }
+  std::unique_ptr<Engine> Make(const EngineOptions& options) {
+    models_.ranks.clear();  // before their backends
+    models_ = LoadRanks(name(), split(), true, options.max_seq_len);
+    if (options.draft_mode == DraftMode::kOff) {
+      for (EngineRank& rank : models_.ranks) rank.draft = {};
+    }
+    auto engine = Engine::Create(options, models_.ranks, clock_);
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    return std::move(engine).value();
+  }
+  std::vector<Request> Requests() {
+    std::vector<Request> requests;
+    for (int32_t i = 0; i < 6; ++i) {
+      // Two share a long beginning.
+      Request request = SimpleRequest(CountingPrompt(20 + 30 * i, i / 2), 60);
+      request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+      request.seed = static_cast<uint64_t>(i);
+      requests.push_back(std::move(request));
+    }
+    return requests;
+  }
+  // Each request alone on one stage.
+  std::vector<std::vector<int32_t>> Expected() {
+    EngineOptions options = Options(false);
+    options.enable_prefix_reuse = false;
+    options.kv_cache_tokens = 0;
+    options.kv_cache_bytes = 8 << 20;
+    const auto alone = MakeFamilyEngine(name(), options, clock_);
+    std::vector<std::vector<int32_t>> expected;
+    for (const Request& request : Requests()) {
+      expected.push_back(RunRequests(*alone, {request})[0][0].tokens);
+    }
+    return expected;
+  }
+  // Twice, so that prefixes are found.
+  void ExpectTokens(Engine& engine, const std::vector<std::vector<int32_t>>& expected) {
+    int64_t cached = 0;
+    for (int round = 0; round < 2; ++round) {
+      const auto got = RunRequests(engine, Requests());
+      for (size_t i = 0; i < got.size(); ++i) {
+        EXPECT_EQ(got[i][0].tokens, expected[i]) << "request " << i << ", round " << round;
+        cached += got[i][0].usage.cached_tokens;
+      }
+    }
+    EXPECT_GT(cached, 0);
+    engine.CheckIntegrity();
+  }
+
+  SteadyClock clock_;
+  RankedModels models_;
+};
+
+class StageWindowsTest : public StagesEngineTest {};
+
+// gemma2 has windows in every other layer, gemma3 in all but the last: a stage may have none, or
+// nothing else.
+TEST_P(StageWindowsTest, WindowsOfSomeStagesChangeNoToken) {
+  const auto expected = Expected();
+  for (const bool drafts : {false, true}) {
+    SCOPED_TRACE(drafts ? "drafts" : "plain");
+    const auto engine = Make(Options(drafts));
+    EXPECT_GT(engine->Stats().kv.total_window_blocks, 0);
+    EXPECT_LT(engine->Stats().kv.total_window_blocks, engine->Stats().kv.total_blocks);
+    ExpectTokens(*engine, expected);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, StageWindowsTest,
+                         ::testing::Combine(::testing::Values("gemma2", "gemma3_text"),
+                                            ::testing::Values(RankSplit{1, 2}, RankSplit{1, 3})),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + NameOf(std::get<1>(info.param));
+                         });
+
+class StageHostTierTest : public StagesEngineTest {};
+
+TEST_P(StageHostTierTest, EvictedBlocksComeBackOnEveryStage) {
+  const auto expected = Expected();
+  for (const bool drafts : {false, true}) {
+    SCOPED_TRACE(drafts ? "drafts" : "plain");
+    EngineOptions options = Options(drafts);
+    options.kv_cache_tokens = kBlockTokens * 41;
+    options.kv_host_cache_bytes = 4 << 20;
+    const auto engine = Make(options);
+    ExpectTokens(*engine, expected);
+    EXPECT_GT(engine->Stats().kv.offloads, 0);
+    EXPECT_GT(engine->Stats().kv.onboards, 0);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Stages, StageHostTierTest,
+                         ::testing::Combine(::testing::Values("qwen2", "glm4_moe"),
+                                            ::testing::Values(RankSplit{1, 2}, RankSplit{2, 2})),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + NameOf(std::get<1>(info.param));
+                         });
+
+}  // namespace
+}  // namespace tandem
