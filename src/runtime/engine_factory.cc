@@ -1,4 +1,5 @@
-// Engine::Create: makes the parts of an engine from loaded models and options.
+#include "runtime/engine_factory.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -9,9 +10,6 @@
 #include "base/free_memory.h"
 #include "base/options.h"
 #include "model/kv_pool.h"
-#include "runtime/engine.h"
-#include "runtime/engine_parts.h"
-#include "runtime/engine_plan.h"
 #include "runtime/execution/ranked_executor.h"
 #include "runtime/execution/rehearsal.h"
 #include "runtime/execution/round_executor.h"
@@ -110,23 +108,6 @@ Result<EnginePlan> PlanRank(const EngineOptions& asked, const std::vector<Engine
                     rank.backend->FreeBytes() / sharing);
 }
 
-// One plan for all ranks: that of the one with the fewest blocks.
-Result<EnginePlan> PlanRanks(const EngineOptions& asked, const std::vector<EngineRank>& ranks) {
-  TANDEM_ASSIGN_OR_RETURN(EnginePlan plan, PlanRank(asked, ranks, ranks.front()));
-  for (size_t i = 1; i < ranks.size(); ++i) {
-    TANDEM_ASSIGN_OR_RETURN(EnginePlan other, PlanRank(asked, ranks, ranks[i]));
-    if (other.memory.num_blocks < plan.memory.num_blocks) plan = std::move(other);
-  }
-  NoteRanks(static_cast<int64_t>(ranks.size()), plan.memory);
-  return plan;
-}
-
-// The rank's device is the thread's from here on. A CPU has no such thing; binding would pin the
-// caller to a core.
-void Enter(const EngineRank& rank) {
-  if (rank.backend->device().kind == Device::Kind::kCuda) rank.backend->BindThread();
-}
-
 // The models and the state of one rank.
 Result<std::unique_ptr<RoundExecutor>> MakeExecutor(const EnginePlan& plan, const EngineRank& rank,
                                                     const Clock& clock, Heartbeat* heartbeat) {
@@ -163,6 +144,19 @@ Result<std::unique_ptr<RoundExecutor>> MakeExecutor(const EnginePlan& plan, cons
 
 }  // namespace
 
+void EnterDevice(const EngineRank& rank) {
+  if (rank.backend->device().kind == Device::Kind::kCuda) rank.backend->BindThread();
+}
+
+Result<EnginePlan> PlanRanks(const EngineOptions& asked, const std::vector<EngineRank>& ranks) {
+  TANDEM_ASSIGN_OR_RETURN(EnginePlan plan, PlanRank(asked, ranks, ranks.front()));
+  for (size_t i = 1; i < ranks.size(); ++i) {
+    TANDEM_ASSIGN_OR_RETURN(EnginePlan other, PlanRank(asked, ranks, ranks[i]));
+    if (other.memory.num_blocks < plan.memory.num_blocks) plan = std::move(other);
+  }
+  return plan;
+}
+
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                                const EngineModel& target, const EngineModel& draft,
                                                ops::Backend& backend, const Clock& clock,
@@ -175,8 +169,15 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                                const std::vector<EngineRank>& ranks,
                                                const Clock& clock,
                                                const std::shared_ptr<Turns>& turns) {
+  TANDEM_ASSIGN_OR_RETURN(EnginePlan plan, PlanRanks(asked, ranks));
+  NoteRanks(static_cast<int64_t>(ranks.size()), plan.memory);
+  TANDEM_ASSIGN_OR_RETURN(EngineParts parts, MakeEngineParts(plan, ranks, clock, turns));
+  return FromParts(std::move(parts), clock);
+}
+
+Result<EngineParts> MakeEngineParts(const EnginePlan& plan, const std::vector<EngineRank>& ranks,
+                                    const Clock& clock, const std::shared_ptr<Turns>& turns) {
   const Turn turn(turns.get());
-  TANDEM_ASSIGN_OR_RETURN(const EnginePlan plan, PlanRanks(asked, ranks));
   const EngineRank& leader = ranks.front();
   const MemoryPlan& memory = plan.memory;
   EngineParts parts;
@@ -207,13 +208,13 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   std::vector<RankParts> executors;
   for (const EngineRank& rank : ranks) {
     Heartbeat* const heartbeat = executors.empty() ? parts.heartbeat.get() : nullptr;
-    Enter(rank);
+    EnterDevice(rank);
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
                             MakeExecutor(plan, rank, clock, heartbeat));
     parts.memory += MemoryUseOf(memory, executor->pinned_bytes(), *rank.backend);
     executors.push_back({rank.ranks, std::move(executor)});
   }
-  Enter(leader);
+  EnterDevice(leader);
   if (leader.ranks == nullptr) {
     parts.executor = std::move(executors.front().executor);
   } else {
@@ -234,7 +235,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   }
   // Waits until the work enqueued since loading has run, or the device has failed.
   for (const EngineRank& rank : ranks) TANDEM_RETURN_IF_ERROR(rank.backend->Synchronize());
-  return FromParts(std::move(parts), clock);
+  return parts;
 }
 
 }  // namespace tandem

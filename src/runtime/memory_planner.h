@@ -19,6 +19,7 @@ struct MemoryLine {
   std::string option;   // the option that changes it; empty when none does
   std::string note;     // why it is less than the option allows; empty: it is not
   bool pinned = false;  // host memory that a GPU copies from and to: none of the device's
+  bool weights = false;
 };
 
 struct ModelMemory {
@@ -60,5 +61,7 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
 
 // Says of every line that each of several ranks takes as much; nothing for one.
 void NoteRanks(int64_t ranks, MemoryPlan& plan);
+// The same of replicas; their weights may be there once for all of them.
+void NoteReplicas(int64_t replicas, bool weights_shared, MemoryPlan& plan);
 
 }  // namespace tandem
