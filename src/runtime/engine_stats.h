@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 
 #include "base/status.h"
 #include "runtime/cache/kv_cache.h"
@@ -59,5 +60,9 @@ struct EngineStats {
   // Why the engine has ended for good (its device is lost); ok while it runs.
   Status failure;
 };
+
+// The figures of several engines of the same models as those of one: sums, the oldest progress and
+// the first failure, which names its engine by its place in the list. At least one engine.
+EngineStats TotalOf(std::span<const EngineStats> replicas);
 
 }  // namespace tandem
