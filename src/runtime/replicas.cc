@@ -6,6 +6,9 @@
 
 #include "base/check.h"
 #include "runtime/engine_factory.h"
+#include "runtime/event_queue.h"
+#include "runtime/request/validate_request.h"
+#include "runtime/routing/prefix_router.h"
 
 namespace tandem {
 namespace {
@@ -73,6 +76,8 @@ Replicas::Replicas(std::vector<std::unique_ptr<Engine>> engines, std::shared_ptr
   router_ = std::make_unique<PrefixRouter>(engines_.size(), first.options().block_tokens,
                                            CacheBlocks(first));
 }
+
+Replicas::~Replicas() = default;
 
 Result<RequestId> Replicas::Submit(Request request) {
   return router_ == nullptr ? engines_.front()->TrySubmit(request) : SubmitRouted(request);

@@ -14,11 +14,11 @@
 #include <vector>
 
 #include "runtime/engine.h"
-#include "runtime/event_queue.h"
-#include "runtime/request/validate_request.h"
-#include "runtime/routing/prefix_router.h"
 
 namespace tandem {
+
+class EventQueue;    // event_queue.h
+class PrefixRouter;  // routing/prefix_router.h
 
 // Where a replica computes: its ranks, and the turns that its engine takes there (as
 // Engine::Create).
@@ -36,6 +36,7 @@ class Replicas {
                                                   const Clock& clock);
   // Of engines that the caller made alike, at least one; several put their events into `events`.
   Replicas(std::vector<std::unique_ptr<Engine>> engines, std::shared_ptr<EventQueue> events);
+  ~Replicas();
 
   // As Engine's.
   Result<RequestId> Submit(Request request);

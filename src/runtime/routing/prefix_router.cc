@@ -19,7 +19,7 @@ std::optional<size_t> ChooseReplica(std::span<const ReplicaState> replicas) {
   }
   const auto rank = [&](const ReplicaState& replica) {
     const int64_t cost = std::max(replica.load, least + least / kEqualPart) - replica.cached;
-    return std::tuple(cost, replica.load, replica.known_blocks);
+    return std::tuple(cost, replica.sequences, replica.load, replica.known_blocks);
   };
   std::optional<size_t> best;
   for (size_t i = 0; i < replicas.size(); ++i) {
@@ -32,7 +32,7 @@ std::optional<size_t> ChooseReplica(std::span<const ReplicaState> replicas) {
 PrefixRouter::PrefixRouter(size_t num_replicas, int32_t block_tokens, int64_t max_blocks)
     : block_tokens_(block_tokens), has_cache_(max_blocks > 0) {
   for (size_t i = 0; i < num_replicas; ++i) {
-    replicas_.push_back({.load = 0, .prefixes = SentPrefixes(max_blocks)});
+    replicas_.push_back({.load = 0, .sequences = 0, .prefixes = SentPrefixes(max_blocks)});
   }
 }
 
@@ -52,6 +52,7 @@ std::optional<size_t> PrefixRouter::Route(RequestId id, const Request& request,
     states.push_back({.is_open = !refused[i],
                       .load = replica.load,
                       .cached = replica.prefixes.Match(hashes) * block_tokens_,
+                      .sequences = replica.sequences,
                       .known_blocks = replica.prefixes.size()});
   }
   const std::optional<size_t> chosen = ChooseReplica(states);
@@ -62,6 +63,7 @@ std::optional<size_t> PrefixRouter::Route(RequestId id, const Request& request,
                      .to_compute = prompt - states[*chosen].cached,
                      .held = prompt};
   replicas_[*chosen].load += open.to_compute + open.held;
+  replicas_[*chosen].sequences += open.choices;
   open_[id] = open;
   return chosen;
 }
@@ -72,7 +74,9 @@ void PrefixRouter::Accept(size_t replica, const PrefixHashes& hashes) {
 }
 
 void PrefixRouter::Close(std::unordered_map<RequestId, Open>::iterator open) {
-  replicas_[open->second.replica].load -= open->second.to_compute + open->second.held;
+  Replica& replica = replicas_[open->second.replica];
+  replica.load -= open->second.to_compute + open->second.held;
+  replica.sequences -= open->second.choices;
   open_.erase(open);
 }
 
@@ -91,7 +95,9 @@ void PrefixRouter::Note(const Event& event) {
     open.held += tokens;
     open.to_compute = 0;
   }
-  if (event.finish != FinishReason::kNone && --open.choices == 0) Close(found);
+  if (event.finish == FinishReason::kNone) return;
+  --replicas_[open.replica].sequences;
+  if (--open.choices == 0) Close(found);
 }
 
 std::optional<size_t> PrefixRouter::ReplicaOf(RequestId id) const {

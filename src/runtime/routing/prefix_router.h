@@ -24,13 +24,15 @@ struct ReplicaState {
   bool is_open = true;       // may get the request
   int64_t load = 0;          // tokens that it has to compute and to hold for its open requests
   int64_t cached = 0;        // tokens of the prompt, from its beginning
+  int64_t sequences = 0;     // open ones
   int64_t known_blocks = 0;  // of all prompts that were sent there
 };
 
 // The index of the replica; none when none is open. Replicas whose load is at most a quarter above
 // the least count as equally loaded; beyond that a token of load weighs as much as a cached one.
-// Among equals the least loaded wins, then the one with the fewest known blocks: so conversations
-// that come one at a time fill all caches. A pure function.
+// Among equals the one with the fewest open sequences wins, so that all batches are full when there
+// is enough to do; then the least loaded; then the one with the fewest known blocks, so that
+// conversations that come one at a time fill all caches. A pure function.
 std::optional<size_t> ChooseReplica(std::span<const ReplicaState> replicas);
 
 class PrefixRouter {
@@ -60,11 +62,12 @@ class PrefixRouter {
  private:
   struct Replica {
     int64_t load = 0;
+    int64_t sequences = 0;
     SentPrefixes prefixes;
   };
   struct Open {
     size_t replica = 0;
-    int32_t choices = 0;     // that have not ended
+    int32_t choices = 0;     // that have not ended: open sequences
     int64_t to_compute = 0;  // prompt tokens, until the first token is there
     int64_t held = 0;        // of the prompt and of all choices
   };

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <numeric>
 
 namespace tandem {
@@ -38,6 +39,15 @@ TEST(ChooseReplica, WeighsEachReplicasPartOfThePromptAgainstItsLoad) {
   EXPECT_EQ(ChooseReplica(std::vector<ReplicaState>{
                 {.load = 9000, .cached = 4000}, {.load = 5500, .cached = 3000}, {.load = 5000}}),
             1u);
+}
+
+TEST(ChooseReplica, TakesTheOneWithFewerSequencesAmongEquals) {
+  const auto choose = [](int64_t load) {
+    return ChooseReplica(std::vector<ReplicaState>{{.load = 1000, .sequences = 64},
+                                                   {.load = load, .sequences = 63}});
+  };
+  EXPECT_EQ(choose(1250), 1u);
+  EXPECT_EQ(choose(1251), 0u);
 }
 
 TEST(ChooseReplica, FillsTheEmptierCacheWhenLoadsAreEqual) {
@@ -135,6 +145,35 @@ TEST_F(PrefixRouterTest, SpreadsAPromptThatAllSendAtOnce) {
   std::vector<int> sent(2);
   for (RequestId id = 1; id <= 100; ++id) ++sent[Send(id, Prompt(200))];
   EXPECT_NEAR(sent[0], sent[1], 10);
+}
+
+// As many clients as places, each with its next request when the one before has ended: no place
+// stays empty beside a queue elsewhere.
+TEST_F(PrefixRouterTest, KeepsAllBatchesFull) {
+  constexpr int32_t kPlaces = 32, kPrompt = 16, kOutput = 256;
+  std::map<RequestId, int32_t> left;  // tokens of output, of the open requests
+  RequestId last = 0;
+  const auto send = [&](int32_t age) {
+    const RequestId id = ++last;
+    Send(id, Prompt(kPrompt + age, static_cast<int32_t>(1000 * id)));
+    left[id] = kOutput - age;
+  };
+  // At first they are of all ages.
+  for (int32_t i = 0; i < 2 * kPlaces; ++i) send(i * kOutput / (2 * kPlaces));
+  for (int32_t step = 0; step < 4 * kOutput; ++step) {
+    std::vector<int32_t> running(2);
+    for (const auto& [id, tokens] : left) ++running[router_.ReplicaOf(id).value()];
+    ASSERT_EQ(running[0], kPlaces) << "step " << step;
+    std::vector<RequestId> ended;
+    for (auto& [id, tokens] : left) {
+      if (--tokens == 0) ended.push_back(id);
+      Note(id, 1, tokens == 0 ? FinishReason::kLength : FinishReason::kNone);
+    }
+    for (const RequestId id : ended) {
+      left.erase(id);
+      send(0);
+    }
+  }
 }
 
 TEST_F(PrefixRouterTest, GoesToTheOthersWhenOneHasRefused) {
