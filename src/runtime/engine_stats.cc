@@ -45,6 +45,7 @@ EngineStats TotalOf(std::span<const EngineStats> replicas) {
     const Status& failure = replicas[i].failure;
     if (!failure.ok()) total.failure = failure.Annotate(fmt::format("replica {}", i));
   }
+  for (const EngineStats& one : replicas) total.replicas.push_back({one.running, one.waiting});
   return total;
 }
 

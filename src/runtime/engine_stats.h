@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "runtime/cache/kv_cache.h"
@@ -32,6 +33,12 @@ struct MemoryUse {
   }
 };
 
+// What one of several replicas has to do.
+struct ReplicaWork {
+  int32_t running = 0;
+  int32_t waiting = 0;
+};
+
 // A snapshot for metrics; totals since the start.
 struct EngineStats {
   int32_t max_running = 0;  // sequences in the batch, at most
@@ -59,6 +66,7 @@ struct EngineStats {
   double seconds_since_progress = 0;
   // Why the engine has ended for good (its device is lost); ok while it runs.
   Status failure;
+  std::vector<ReplicaWork> replicas;  // of the sums above; empty: of one engine alone
 };
 
 // The figures of several engines of the same models as those of one: sums, the oldest progress and

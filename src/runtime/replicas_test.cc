@@ -8,6 +8,8 @@
 #include <set>
 #include <utility>
 
+#include "runtime/event_queue.h"
+#include "runtime/request/validate_request.h"
 #include "runtime/testing/losing_executor.h"
 #include "runtime/testing/test_engine.h"
 #include "runtime/testing/test_llama.h"
@@ -328,6 +330,8 @@ TEST(TotalOf, SumsCountersAndKeepsTheOldestProgressAndTheFirstFailure) {
   EXPECT_EQ(total.decode_host.count(), 3);
   EXPECT_EQ(total.seconds_since_progress, 5.0);
   EXPECT_EQ(total.failure.message(), "replica 1: lost");
+  ASSERT_EQ(total.replicas.size(), 3u);
+  EXPECT_EQ(total.replicas[2].running, 3);
 }
 
 }  // namespace
