@@ -94,17 +94,20 @@ Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options)
   return backend;
 }
 
-Result<std::shared_ptr<ops::Backend>> SharedDevices::BackendFor(const BackendOptions& options) {
+Result<std::shared_ptr<ops::Backend>> SharedDevices::BackendFor(const BackendOptions& options,
+                                                                int32_t replica) {
   const MutexLock lock(mutex_);
-  if (IsCpu(options) && cpu_ != nullptr) return cpu_;
+  const bool is_cpu = IsCpu(options);
+  if (const auto made = cpus_.find(replica); is_cpu && made != cpus_.end()) return made->second;
   TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ops::Backend> backend, MakeBackend(options));
-  if (IsCpu(options)) cpu_ = backend;
+  if (is_cpu) cpus_[replica] = backend;
   return backend;
 }
 
-std::shared_ptr<Turns> SharedDevices::TurnsOf(Device device) {
+std::shared_ptr<Turns> SharedDevices::TurnsOf(Device device, int32_t replica) {
   const MutexLock lock(mutex_);
-  std::shared_ptr<Turns>& turns = turns_[{device.kind, device.index}];
+  const bool is_cpu = device.kind == Device::Kind::kCpu;
+  std::shared_ptr<Turns>& turns = turns_[{device.kind, is_cpu ? replica : device.index}];
   if (turns == nullptr) turns = std::make_shared<Turns>();
   return turns;
 }

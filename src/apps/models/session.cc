@@ -287,7 +287,7 @@ Result<ModelMemory> MemoryOf(const SessionOptions& options, const ModelSpec& spe
 struct Opening {
   SessionOptions options;
   std::shared_ptr<ops::Backend> backend;
-  std::vector<std::shared_ptr<ops::Backend>> backends;  // of all ranks, that one first
+  std::vector<std::vector<std::shared_ptr<ops::Backend>>> backends;  // by replica and rank
   OpenedPair pair;
 };
 
@@ -302,6 +302,7 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   const LoadQuantization load = LoadQuantizationRows().Read(values);
   NameIdleQuantization(values, load);
   options.backend = BackendOptionRows().Read(values);
+  options.replicas = ReplicaOptionRows().Read(values);
   options.ranks = RankOptionRows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckThreads(options.backend));
   PrepareForRanks(options.ranks);
@@ -309,10 +310,9 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options, shared.check));
   TANDEM_ASSIGN_OR_RETURN(const PairFolders folders,
                           FindFolders(options, names, load, dtype, console, shared.check));
-  TANDEM_ASSIGN_OR_RETURN(
-      opening.backend, shared.devices.BackendFor(BackendOfRank(options.backend, options.ranks, 0)));
-  TANDEM_ASSIGN_OR_RETURN(opening.backends,
-                          MakeRankBackends(options.backend, options.ranks, opening.backend));
+  TANDEM_ASSIGN_OR_RETURN(opening.backends, MakeReplicaBackends(options.backend, options.replicas,
+                                                                options.ranks, shared.devices));
+  opening.backend = opening.backends.front().front();
   const bool on_gpu = opening.backend->device().kind != Device::Kind::kCpu;
   options.engine = EngineOptionsFrom(values, on_gpu);
   TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenPair(options, folders, dtype, *opening.backend));
@@ -355,17 +355,23 @@ Result<EnginePlan> PlanOf(const Opening& opening, const WeightStore& store) {
   if (pair.draft) {
     weight_bytes += bytes_to_load(*pair.draft, draft_parts, ModelIndex::kDraft, draft);
   }
-  // Ranks on the CPU share its memory; of several GPUs the fullest counts.
+  // Ranks on the CPU share its memory, and replicas the weights too; of several GPUs the fullest
+  // counts.
+  const bool on_cpu = backend.device().kind == Device::Kind::kCpu;
   int64_t free_bytes = backend.FreeBytes();
-  for (const auto& rank : opening.backends) free_bytes = std::min(free_bytes, rank->FreeBytes());
-  if (backend.device().kind == Device::Kind::kCpu) free_bytes /= options.ranks.target;
+  for (const auto& replica : opening.backends) {
+    for (const auto& rank : replica) free_bytes = std::min(free_bytes, rank->FreeBytes());
+  }
+  if (on_cpu) free_bytes /= options.ranks.target;
   if (weight_bytes > free_bytes) {
     return FailedPrecondition(fmt::format("the weights need {}, {} are free",
                                           FormatBytes(weight_bytes), FormatBytes(free_bytes)));
   }
-  TANDEM_ASSIGN_OR_RETURN(EnginePlan plan, PlanEngine(options.engine, target, draft, backend,
-                                                      free_bytes - weight_bytes));
+  const int64_t left = (free_bytes - weight_bytes) / (on_cpu ? options.replicas.count : 1);
+  TANDEM_ASSIGN_OR_RETURN(EnginePlan plan,
+                          PlanEngine(options.engine, target, draft, backend, left));
   NoteRanks(options.ranks.target, plan.memory);
+  NoteReplicas(options.replicas.count, on_cpu, plan.memory);
   return plan;
 }
 
@@ -437,7 +443,8 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
   return Join({ModelOptionRows().specs(), SourceOptionRows().specs(), FolderOptionRows().specs(),
                ConfigOptionRows().specs(), LoadQuantizationRows().specs(), own,
-               EngineOptionRows().specs(), RankOptionRows().specs(), BackendOptionRows().specs()});
+               EngineOptionRows().specs(), RankOptionRows().specs(), ReplicaOptionRows().specs(),
+               BackendOptionRows().specs()});
 }
 
 Result<std::filesystem::path> EmbeddedPairFolder() {
@@ -452,24 +459,29 @@ Result<std::filesystem::path> EmbeddedPairFolder() {
 
 Status MakeEngine(Session& session, const EngineOptions& options) {
   session.engine.reset();
-  std::vector<EngineRank> ranks = {{.backend = session.backend.get(),
-                                    .ranks = {},
-                                    .target = session.target_weights,
-                                    .draft = session.draft_weights}};
-  ranks.insert(ranks.end(), session.other_ranks.begin(), session.other_ranks.end());
-  TANDEM_ASSIGN_OR_RETURN(auto communicators, MakeCommunicators(session.backends));
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    ranks[rank].ranks = std::move(communicators[rank]);
+  std::vector<ReplicaPlace> places;
+  for (const SessionReplica& replica : session.replicas) {
+    std::vector<EngineRank> ranks = {{.backend = replica.backends.front().get(),
+                                      .ranks = {},
+                                      .target = replica.target_weights,
+                                      .draft = replica.draft_weights}};
+    ranks.insert(ranks.end(), replica.other_ranks.begin(), replica.other_ranks.end());
+    TANDEM_ASSIGN_OR_RETURN(auto communicators, MakeCommunicators(replica.backends));
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      ranks[rank].ranks = std::move(communicators[rank]);
+    }
+    places.push_back({.ranks = std::move(ranks), .turns = replica.turns});
   }
-  TANDEM_ASSIGN_OR_RETURN(session.engine,
-                          Engine::Create(options, ranks, session.clock, session.turns));
+  TANDEM_ASSIGN_OR_RETURN(session.engine, Replicas::Create(options, places, session.clock));
   return {};
 }
 
 Status LoadDummyDraft(double acceptance, Session& session, Console& console) {
   session.engine.reset();
-  session.draft_weights = {};
-  for (EngineRank& rank : session.other_ranks) rank.draft = {};
+  for (SessionReplica& replica : session.replicas) {
+    replica.draft_weights = {};
+    for (EngineRank& rank : replica.other_ranks) rank.draft = {};
+  }
   TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenDummyDraft(session.options, acceptance,
                                                         session.target.spec, *session.backend));
   WeightStore none;  // a dummy is never shared
@@ -488,14 +500,18 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   OpenedPair& pair = opening.pair;
   auto session = std::make_unique<Session>();
   session->backend = opening.backend;
-  session->turns = shared->devices.TurnsOf(session->backend->device());
   session->options = std::move(opening.options);
   session->embedded = pair.embedded;
-  session->backends = std::move(opening.backends);
-  // GPUs that cannot be ranks are found before minutes of loading.
-  TANDEM_RETURN_IF_ERROR(MakeCommunicators(session->backends).status());
-  for (size_t rank = 1; rank < session->backends.size(); ++rank) {
-    session->other_ranks.emplace_back().backend = session->backends[rank].get();
+  for (std::vector<std::shared_ptr<ops::Backend>>& backends : opening.backends) {
+    const auto number = static_cast<int32_t>(session->replicas.size());
+    SessionReplica& replica = session->replicas.emplace_back();
+    replica.backends = std::move(backends);
+    replica.turns = shared->devices.TurnsOf(replica.backends.front()->device(), number);
+    // GPUs that cannot be ranks are found before minutes of loading.
+    TANDEM_RETURN_IF_ERROR(MakeCommunicators(replica.backends).status());
+    for (size_t rank = 1; rank < replica.backends.size(); ++rank) {
+      replica.other_ranks.emplace_back().backend = replica.backends[rank].get();
+    }
   }
   TANDEM_RETURN_IF_ERROR(
       LoadModel(pair.target, ModelIndex::kTarget, *session, shared->weights, console));
@@ -522,7 +538,7 @@ Result<SessionPlan> PlanSession(const OptionValues& values) {
   TANDEM_ASSIGN_OR_RETURN(plan.engine, PlanOf(opening, own.weights));
   plan.target = opening.pair.target.model.name;
   if (opening.pair.draft) plan.draft = opening.pair.draft->model.name;
-  plan.backend = std::move(opening.backend);
+  plan.backends = std::move(opening.backends);
   return plan;
 }
 

@@ -46,16 +46,24 @@ void SayDevice(const ops::Backend& backend, const Console& console) {
 }
 
 void SayMemory(const ServedEngine& engine, const Console& console) {
-  console.Say(fmt::format("memory of {}:", engine.session->target.name));
-  const bool on_host = engine.session->backend->device().kind == Device::Kind::kCpu;
+  const Session& session = *engine.session;
+  console.Say(fmt::format("memory of {}:", session.target.name));
+  const bool on_host = session.backend->device().kind == Device::Kind::kCpu;
   int64_t total = 0;
-  for (const MemoryLine& line : engine.session->engine->memory_plan()) {
+  for (const MemoryLine& line : session.engine->memory_plan()) {
     console.Say(ShowMemoryLine(line));
     if (on_host || !line.pinned) total += line.bytes;  // of one kind of memory
   }
   console.Say(fmt::format("  {:34} {:>10}", "total", FormatBytes(total)));
-  console.Say(fmt::format("  at most {} sequences wait for a turn (--max_queue_size)",
-                          engine.session->engine->options().max_queue_size));
+  const bool has_replicas = session.engine->size() > 1;
+  console.Say(fmt::format("  at most {} sequences wait for a turn{} (--max_queue_size)",
+                          session.engine->options().max_queue_size,
+                          has_replicas ? " at each replica" : ""));
+  if (!has_replicas) return;
+  console.Say(fmt::format("{} replicas (--data_parallel_size):", session.engine->size()));
+  for (size_t i = 0; i < session.replicas.size(); ++i) {
+    console.Say(fmt::format("  {}: {}", i, session.replicas[i].backends.front()->Describe()));
+  }
 }
 
 void SayModels(const serve::kserve::Repository& models, Clients clients, const Console& console) {
