@@ -99,8 +99,10 @@ struct Engine::Impl {
         clock(clock),
         seed_source(SeedSource(options.seed)),
         inbox(options.max_queue_size),
-        events(NumMailboxes(options), kRequestsWithLogits * options.max_logits_bytes),
-        loop(std::move(parts), inbox, events, clock) {}
+        events(parts.events ? std::move(parts.events) : std::make_shared<EventQueue>(0)),
+        loop(std::move(parts), inbox, *events, clock) {
+    events->AddRoom(NumMailboxes(options), kRequestsWithLogits * options.max_logits_bytes);
+  }
 
   void RunLoop() {
     loop.BindThread();
@@ -133,7 +135,7 @@ struct Engine::Impl {
 
   std::atomic<RequestId> last_id{0};
   Inbox inbox;
-  EventQueue events;
+  const std::shared_ptr<EventQueue> events;
   EngineLoop loop;
   std::thread thread;
   std::atomic<bool> stop{false};
@@ -170,25 +172,27 @@ std::unique_ptr<Engine> Engine::FromParts(EngineParts parts, const Clock& clock)
   return std::unique_ptr<Engine>(new Engine(std::make_unique<Impl>(std::move(parts), clock)));
 }
 
-Result<RequestId> Engine::Submit(Request request) {
+Result<RequestId> Engine::Submit(Request request) { return TrySubmit(request); }
+
+Result<RequestId> Engine::TrySubmit(Request& request, std::optional<RequestId> id) {
   TANDEM_RETURN_IF_ERROR(ValidateRequest(request, impl_->limits));
   TANDEM_ASSIGN_OR_RETURN(const PromptLayouts layouts, LayOut(impl_->prompt_rules, request));
   TANDEM_RETURN_IF_ERROR(impl_->inbox.HasRoom(request.num_choices));
   auto open = std::make_shared<OpenRequest>();
   open->layouts = layouts;
-  open->id = ++impl_->last_id;
+  open->id = id ? *id : ++impl_->last_id;
   // A drawn seed is reported as a JSON number: every reader of one keeps 53 bits.
   open->seed = request.seed.value_or(Mix(impl_->seed_source + open->id) >> 11);
   open->submitted = impl_->clock.Now();
-  open->request = std::move(request);
   std::vector<int32_t> mailboxes;
-  const LogitsBytes logits = LogitsBytesOf(open->request, impl_->limits.vocab_size);
-  TANDEM_RETURN_IF_ERROR(
-      impl_->events.Open(open->id, open->request.num_choices, mailboxes, logits));
+  const LogitsBytes logits = LogitsBytesOf(request, impl_->limits.vocab_size);
+  TANDEM_RETURN_IF_ERROR(impl_->events->Open(open->id, request.num_choices, mailboxes, logits));
+  open->request = std::move(request);
   std::vector<std::unique_ptr<Sequence>> sequences = impl_->MakeSequences(open, mailboxes);
   const Status put = impl_->inbox.Put(sequences);
   if (!put.ok()) {
-    impl_->events.Abandon(mailboxes);
+    impl_->events->Abandon(mailboxes);
+    request = std::move(open->request);
     return put;
   }
   return open->id;
@@ -196,7 +200,7 @@ Result<RequestId> Engine::Submit(Request request) {
 
 void Engine::Cancel(RequestId request, int32_t choice) { impl_->inbox.Cancel({request, choice}); }
 
-bool Engine::PopEvent(Event& event, Nanos timeout) { return impl_->events.Pop(event, timeout); }
+bool Engine::PopEvent(Event& event, Nanos timeout) { return impl_->events->Pop(event, timeout); }
 
 void Engine::Start() {
   TANDEM_CHECK(!impl_->thread.joinable(), "the engine is running");

@@ -10,6 +10,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -78,6 +79,9 @@ class Engine {
   // ("Maximum queue size of N has been reached, please try again later"); UNAVAILABLE when
   // draining, and when the engine has failed.
   Result<RequestId> Submit(Request request);
+  // The same; a request that is refused is left as it was. `id`: the caller's, which no other
+  // request has whose events go to the same queue; without it the engine counts.
+  Result<RequestId> TrySubmit(Request& request, std::optional<RequestId> id = {});
   // Any thread; ends one choice of a request or all of them. Unknown or finished ones are ignored.
   // The last event of each follows within two steps.
   void Cancel(RequestId request, int32_t choice = kAllChoices);

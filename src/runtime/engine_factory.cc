@@ -1,4 +1,5 @@
-// Engine::Create: makes the parts of an engine from loaded models and options.
+#include "runtime/engine_factory.h"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -12,9 +13,6 @@
 #include "base/free_memory.h"
 #include "base/options.h"
 #include "model/kv_pool.h"
-#include "runtime/engine.h"
-#include "runtime/engine_parts.h"
-#include "runtime/engine_plan.h"
 #include "runtime/execution/rank_thread.h"
 #include "runtime/execution/ranked_executor.h"
 #include "runtime/execution/rehearsal.h"
@@ -120,35 +118,6 @@ std::vector<RankMemory> MemoryOfRanks(const std::vector<EngineRank>& ranks) {
   return memory;
 }
 
-// The plans of the ranks here. Those of several processes plan with the least memory that any of
-// them has, and agree on the blocks.
-Result<std::vector<EnginePlan>> PlanProcesses(const EngineOptions& asked,
-                                              const std::vector<EngineRank>& ranks,
-                                              const RankProcesses& processes) {
-  std::vector<RankMemory> memory = MemoryOfRanks(ranks);
-  if (processes.links.empty()) return PlanRanks(asked, memory);
-  std::array<int64_t, 1> least = {std::numeric_limits<int64_t>::max()};
-  for (const RankMemory& rank : memory) {
-    const bool on_cpu = rank.backend->device().kind == Device::Kind::kCpu;
-    least[0] = std::min(least[0], rank.free_bytes / (on_cpu ? processes.on_machine : 1));
-  }
-  TANDEM_RETURN_IF_ERROR(TakeLeast(least, processes));
-  for (RankMemory& rank : memory) rank.free_bytes = least[0];
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans, PlanRanks(asked, memory));
-  const EngineRank& first = ranks.front();
-  const Weights* const draft = first.draft.weights.get();
-  TANDEM_ASSIGN_OR_RETURN(const FewestBlocks fewest,
-                          AgreeOnBlocks(plans.front(), first.target.weights->spec,
-                                        draft == nullptr ? nullptr : &draft->spec, processes));
-  return PlanRanks(asked, memory, fewest);
-}
-
-// The rank's device is the thread's from here on. A CPU has no such thing; binding would pin the
-// caller to a core.
-void Enter(const EngineRank& rank) {
-  if (rank.backend->device().kind == Device::Kind::kCuda) rank.backend->BindThread();
-}
-
 // The models and the state of one rank.
 Result<std::unique_ptr<RoundExecutor>> MakeExecutor(const EnginePlan& plan, const EngineRank& rank,
                                                     const Clock& clock, Heartbeat* heartbeat) {
@@ -185,6 +154,31 @@ Result<std::unique_ptr<RoundExecutor>> MakeExecutor(const EnginePlan& plan, cons
 
 }  // namespace
 
+void EnterDevice(const EngineRank& rank) {
+  if (rank.backend->device().kind == Device::Kind::kCuda) rank.backend->BindThread();
+}
+
+Result<std::vector<EnginePlan>> PlanEngineRanks(const EngineOptions& asked,
+                                                const std::vector<EngineRank>& ranks,
+                                                const RankProcesses& processes) {
+  std::vector<RankMemory> memory = MemoryOfRanks(ranks);
+  if (processes.links.empty()) return PlanRanks(asked, memory);
+  std::array<int64_t, 1> least = {std::numeric_limits<int64_t>::max()};
+  for (const RankMemory& rank : memory) {
+    const bool on_cpu = rank.backend->device().kind == Device::Kind::kCpu;
+    least[0] = std::min(least[0], rank.free_bytes / (on_cpu ? processes.on_machine : 1));
+  }
+  TANDEM_RETURN_IF_ERROR(TakeLeast(least, processes));
+  for (RankMemory& rank : memory) rank.free_bytes = least[0];
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans, PlanRanks(asked, memory));
+  const EngineRank& first = ranks.front();
+  const Weights* const draft = first.draft.weights.get();
+  TANDEM_ASSIGN_OR_RETURN(const FewestBlocks fewest,
+                          AgreeOnBlocks(plans.front(), first.target.weights->spec,
+                                        draft == nullptr ? nullptr : &draft->spec, processes));
+  return PlanRanks(asked, memory, fewest);
+}
+
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                                const EngineModel& target, const EngineModel& draft,
                                                ops::Backend& backend, const Clock& clock,
@@ -197,11 +191,19 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
                                                const std::vector<EngineRank>& ranks,
                                                const Clock& clock,
                                                const std::shared_ptr<Turns>& turns,
-                                               const RankProcesses* other_processes) {
-  const Turn turn(turns.get());
-  const RankProcesses processes = other_processes == nullptr ? RankProcesses() : *other_processes;
+                                               const RankProcesses* processes) {
+  const RankProcesses others = processes == nullptr ? RankProcesses() : *processes;
   TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans,
-                          PlanProcesses(asked, ranks, processes));
+                          PlanEngineRanks(asked, ranks, others));
+  TANDEM_ASSIGN_OR_RETURN(EngineParts parts, MakeEngineParts(plans, ranks, clock, turns, others));
+  return FromParts(std::move(parts), clock);
+}
+
+Result<EngineParts> MakeEngineParts(std::span<const EnginePlan> plans,
+                                    const std::vector<EngineRank>& ranks, const Clock& clock,
+                                    const std::shared_ptr<Turns>& turns,
+                                    const RankProcesses& processes) {
+  const Turn turn(turns.get());
   const EnginePlan& plan = plans.front();
   const EngineRank& leader = ranks.front();
   const MemoryPlan& memory = plan.memory;
@@ -235,7 +237,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   for (size_t i = 0; i < ranks.size(); ++i) {
     const EngineRank& rank = ranks[i];
     Heartbeat* const heartbeat = i == 0 ? parts.heartbeat.get() : nullptr;
-    Enter(rank);
+    EnterDevice(rank);
     TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
                             MakeExecutor(plans[i], rank, clock, heartbeat));
     parts.memory += MemoryUseOf(plans[i].memory, executor->pinned_bytes(), *rank.backend);
@@ -249,7 +251,7 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   for (const auto& link : processes.links) {
     others.push_back(std::make_unique<RemoteRank>(link, leader.ranks));
   }
-  Enter(leader);
+  EnterDevice(leader);
   parts.executor = others.empty()
                        ? std::move(first.executor)
                        : std::make_unique<RankedExecutor>(std::move(first), std::move(others));
@@ -267,16 +269,16 @@ Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,
   }
   // Waits until the work enqueued since loading has run, or the device has failed.
   for (const EngineRank& rank : ranks) TANDEM_RETURN_IF_ERROR(rank.backend->Synchronize());
-  return FromParts(std::move(parts), clock);
+  return parts;
 }
 
 Status FollowEngine(const EngineOptions& asked, const EngineRank& rank, const Clock& clock,
                     const RankProcesses& processes) {
   TANDEM_CHECK(!processes.leads(), "a process that leads follows nobody");
   TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans,
-                          PlanProcesses(asked, {rank}, processes));
+                          PlanEngineRanks(asked, {rank}, processes));
   const EnginePlan& plan = plans.front();
-  Enter(rank);
+  EnterDevice(rank);
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
                           MakeExecutor(plan, rank, clock, /*heartbeat=*/nullptr));
   RankParts parts = {rank.ranks, std::move(executor)};

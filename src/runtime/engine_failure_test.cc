@@ -7,7 +7,7 @@
 #include <string>
 
 #include "ops/testing/failing_backend.h"
-#include "runtime/testing/forwarding_executor.h"
+#include "runtime/testing/losing_executor.h"
 #include "runtime/testing/test_engine.h"
 #include "runtime/testing/test_llama.h"
 
@@ -16,21 +16,6 @@ namespace {
 
 using testing::AllOf;
 using testing::HasSubstr;
-
-// Reports a lost device after `steps` steps; round_executor_test loses the device itself.
-class LosingExecutor final : public ForwardingExecutor {
- public:
-  LosingExecutor(std::unique_ptr<Executor> inner, int steps)
-      : ForwardingExecutor(std::move(inner)), steps_left_(steps) {}
-  Status Land(StepResult& result) override {
-    if (steps_left_-- == 0) return Unavailable("a kernel: the device is lost");
-    EXPECT_GE(steps_left_, 0) << "a step after the failure";
-    return ForwardingExecutor::Land(result);
-  }
-
- private:
-  int steps_left_;
-};
 
 // Allows every token.
 class Anything final : public TokenConstraint {

@@ -12,6 +12,7 @@
 #include "runtime/cache/kv_cache.h"
 #include "runtime/engine_options.h"
 #include "runtime/engine_stats.h"
+#include "runtime/event_queue.h"
 #include "runtime/execution/executor.h"
 #include "runtime/execution/executor_config.h"
 #include "runtime/memory_planner.h"
@@ -34,6 +35,7 @@ struct EngineParts {
   std::shared_ptr<Turns> turns;  // of the device's engines; null: it has no other
   std::vector<MemoryLine> memory_plan;
   MemoryUse memory;
+  std::shared_ptr<EventQueue> events;  // of an engine that is one of several; null: its own
 };
 
 }  // namespace tandem

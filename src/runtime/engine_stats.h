@@ -2,6 +2,8 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
+#include <vector>
 
 #include "base/status.h"
 #include "runtime/cache/kv_cache.h"
@@ -31,6 +33,12 @@ struct MemoryUse {
   }
 };
 
+// What one of several replicas has to do.
+struct ReplicaWork {
+  int32_t running = 0;
+  int32_t waiting = 0;
+};
+
 // A snapshot for metrics; totals since the start.
 struct EngineStats {
   int32_t max_running = 0;  // sequences in the batch, at most
@@ -58,6 +66,11 @@ struct EngineStats {
   double seconds_since_progress = 0;
   // Why the engine has ended for good (its device is lost); ok while it runs.
   Status failure;
+  std::vector<ReplicaWork> replicas;  // of the sums above; empty: of one engine alone
 };
+
+// The figures of several engines of the same models as those of one: sums, the oldest progress and
+// the first failure, which names its engine by its place in the list. At least one engine.
+EngineStats TotalOf(std::span<const EngineStats> replicas);
 
 }  // namespace tandem

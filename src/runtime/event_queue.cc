@@ -24,12 +24,21 @@ void Move(std::vector<T>& from, std::vector<T>& to) {
 
 }  // namespace
 
-EventQueue::EventQueue(int32_t num_mailboxes, int64_t max_logits_bytes)
-    : max_logits_bytes_(max_logits_bytes),
-      mailboxes_(static_cast<size_t>(num_mailboxes)),
-      queue_(static_cast<size_t>(num_mailboxes)) {
+EventQueue::EventQueue(int32_t num_mailboxes, int64_t max_logits_bytes) {
+  AddRoom(num_mailboxes, max_logits_bytes);
+}
+
+void EventQueue::AddRoom(int32_t num_mailboxes, int64_t max_logits_bytes) {
+  const MutexLock lock(mutex_);
+  TANDEM_CHECK(queued_ == 0, "room is added to a queue without events");
+  const auto before = static_cast<int32_t>(mailboxes_.size());
+  const int32_t after = before + num_mailboxes;
+  mailboxes_.resize(static_cast<size_t>(after));
+  queue_.resize(mailboxes_.size());
+  head_ = 0;
   free_.reserve(mailboxes_.size());
-  for (int32_t i = num_mailboxes - 1; i >= 0; --i) free_.push_back(i);
+  for (int32_t i = after - 1; i >= before; --i) free_.push_back(i);
+  max_logits_bytes_ += max_logits_bytes;
 }
 
 Status EventQueue::Open(RequestId request, int32_t count, std::vector<int32_t>& mailboxes,

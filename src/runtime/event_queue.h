@@ -3,8 +3,8 @@
 // Events of a choice that was not read yet coalesce: a slow reader gets more tokens at once, and
 // the loop never blocks. The bytes of logits that a request may get, and of those it sent, are
 // reserved when it is submitted, until the last event of each of its choices has been read, so that
-// the logits in the queue are bounded too. Open and Pop on any thread (one reader), Push on the
-// engine's.
+// the logits in the queue are bounded too. Engines may share a queue: their requests have different
+// ids. Open and Pop on any thread (one reader), Push on the engines'.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +33,8 @@ struct Posting {
 class EventQueue {
  public:
   explicit EventQueue(int32_t num_mailboxes, int64_t max_logits_bytes = 0);
+  // Before there are events: room for the choices of one more engine, which shares the queue.
+  void AddRoom(int32_t num_mailboxes, int64_t max_logits_bytes);
 
   // Takes `count` mailboxes for the choices of a request, and room for their logits, all or
   // nothing; a mailbox is given back when its last event has been read. RESOURCE_EXHAUSTED says
@@ -67,10 +69,9 @@ class EventQueue {
   bool PushLocked(const Posting& posting) TANDEM_REQUIRES(mutex_);
   void GiveBack(int32_t mailbox) TANDEM_REQUIRES(mutex_);
 
-  const int64_t max_logits_bytes_;
-
   Mutex mutex_;
   Condition ready_;
+  int64_t max_logits_bytes_ TANDEM_GUARDED_BY(mutex_) = 0;
   std::vector<Mailbox> mailboxes_ TANDEM_GUARDED_BY(mutex_);
   std::vector<int32_t> free_ TANDEM_GUARDED_BY(mutex_);
   int64_t logits_bytes_ TANDEM_GUARDED_BY(mutex_) = 0;  // reserved

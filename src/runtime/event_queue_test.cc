@@ -129,6 +129,24 @@ TEST(EventQueue, GivesAMailboxBackWhenItsLastEventWasRead) {
   EXPECT_EQ(event.finish, FinishReason::kNone);
 }
 
+TEST(EventQueue, HasRoomForTheChoicesAndLogitsOfAllThatShareIt) {
+  EventQueue queue(0);
+  std::vector<int32_t> boxes;
+  EXPECT_FALSE(queue.Open(1, 1, boxes).ok());
+  queue.AddRoom(2, 100);
+  queue.AddRoom(1, 50);
+  ASSERT_TRUE(queue.Open(1, 2, boxes, {.first = 80, .other = 60}).ok());
+  ASSERT_TRUE(queue.Open(2, 1, boxes, {.first = 10}).ok());
+  EXPECT_FALSE(queue.Open(3, 1, boxes).ok());
+  for (const int32_t box : boxes) queue.Push(box, Tokens({box}), {}, FinishReason::kEnd);
+  Event event;
+  for (const int32_t box : boxes) {
+    ASSERT_TRUE(queue.Pop(event, Nanos(0)));
+    EXPECT_EQ(event.tokens.front().token, box);
+  }
+  EXPECT_EQ(event.request, 2u);
+}
+
 TEST(EventQueue, EveryTokenArrivesOnceAcrossThreads) {
   constexpr int kTokens = 20000;
   EventQueue queue(3);

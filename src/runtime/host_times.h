@@ -14,6 +14,10 @@ namespace tandem {
 class HostTimes {
  public:
   void Add(double seconds) { ++counts_[BucketOf(seconds)]; }
+  HostTimes& operator+=(const HostTimes& other) {
+    for (size_t i = 0; i < counts_.size(); ++i) counts_[i] += other.counts_[i];
+    return *this;
+  }
   int64_t count() const {
     int64_t sum = 0;
     for (const int64_t count : counts_) sum += count;

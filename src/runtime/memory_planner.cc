@@ -104,6 +104,7 @@ std::vector<MemoryLine> Lines(const ModelMemory& target, const ModelMemory& draf
   };
   add("target weights", target.weight_bytes, "");
   add("draft weights", draft.weight_bytes, "no_draft");
+  for (MemoryLine& line : lines) line.weights = true;
   add("target workspace", target.workspace_bytes, "max_num_tokens");
   add("draft workspace", draft.workspace_bytes, "max_num_tokens");
   add("sampling", sampling_bytes, "max_batch_size");
@@ -111,6 +112,11 @@ std::vector<MemoryLine> Lines(const ModelMemory& target, const ModelMemory& draf
   add("draft keys and values", draft_kv, "kv_cache_bytes",
       kv_note + (kv_note.empty() || draft_note.empty() ? "" : "; ") + draft_note);
   return lines;
+}
+
+void AddNote(const std::string& note, MemoryLine& line) {
+  if (!line.note.empty()) line.note += ", ";
+  line.note += note;
 }
 
 }  // namespace
@@ -205,6 +211,14 @@ Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& t
                           .pinned = true});
   }
   return plan;
+}
+
+void NoteReplicas(int64_t replicas, bool weights_shared, std::vector<MemoryLine>& lines) {
+  if (replicas == 1) return;
+  for (MemoryLine& line : lines) {
+    const bool once = weights_shared && line.weights;
+    AddNote(fmt::format("{} {} replicas", once ? "once for all" : "of each of", replicas), line);
+  }
 }
 
 }  // namespace tandem

@@ -21,6 +21,7 @@ struct MemoryLine {
   std::string note;     // why it is less than the option allows; empty: it is not
   bool pinned = false;  // host memory that a GPU copies from and to: none of the device's
   int64_t ranks = 1;    // that take this much each
+  bool weights = false;
 };
 
 struct ModelMemory {
@@ -65,5 +66,9 @@ struct FewestBlocks {
 Result<MemoryPlan> PlanMemory(const EngineOptions& options, const ModelMemory& target,
                               const ModelMemory& draft, int64_t sampling_bytes, int64_t free_bytes,
                               int64_t window_blocks = 0, const FewestBlocks& fewest = {});
+
+// Says of every line that each of several replicas takes as much, or of the weights that they are
+// there once for all of them; nothing for one.
+void NoteReplicas(int64_t replicas, bool weights_shared, std::vector<MemoryLine>& lines);
 
 }  // namespace tandem

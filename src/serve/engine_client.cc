@@ -7,7 +7,7 @@ namespace {
 
 class DirectEngineClient final : public EngineClient {
  public:
-  explicit DirectEngineClient(Engine& engine) : engine_(engine) {}
+  explicit DirectEngineClient(Replicas& engine) : engine_(engine) {}
 
   Result<RequestId> Submit(Request request) override { return engine_.Submit(std::move(request)); }
   void Cancel(RequestId request, int32_t choice) override { engine_.Cancel(request, choice); }
@@ -17,12 +17,12 @@ class DirectEngineClient final : public EngineClient {
   EngineLimits limits() const override { return engine_.limits(); }
 
  private:
-  Engine& engine_;
+  Replicas& engine_;
 };
 
 }  // namespace
 
-std::unique_ptr<EngineClient> MakeEngineClient(Engine& engine) {
+std::unique_ptr<EngineClient> MakeEngineClient(Replicas& engine) {
   return std::make_unique<DirectEngineClient>(engine);
 }
 

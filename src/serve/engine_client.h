@@ -1,11 +1,11 @@
-// EngineClient: the service's interface to an engine, so that a test can put a scripted one in its
-// place. The promises are Engine's (runtime/engine.h): Submit, Cancel and the getters on any
-// thread, PopEvent on one.
+// EngineClient: the service's interface to an engine or its replicas, so that a test can put a
+// scripted one in its place. The promises are Engine's (runtime/engine.h): Submit, Cancel and the
+// getters on any thread, PopEvent on one.
 #pragma once
 
 #include <memory>
 
-#include "runtime/engine.h"
+#include "runtime/replicas.h"
 #include "runtime/request/validate_request.h"
 
 namespace tandem::serve {
@@ -21,7 +21,7 @@ class EngineClient {
   virtual EngineLimits limits() const = 0;
 };
 
-// The engine outlives the client.
-std::unique_ptr<EngineClient> MakeEngineClient(Engine& engine);
+// `engine` outlives the client.
+std::unique_ptr<EngineClient> MakeEngineClient(Replicas& engine);
 
 }  // namespace tandem::serve

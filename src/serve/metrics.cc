@@ -128,11 +128,35 @@ prom::MetricFamily KvBlocks(std::span<const EngineStats> engines) {
   return family;
 }
 
+// Of each replica, where there are several; those of one number are summed over the engines.
+void AppendReplicas(std::span<const EngineStats> engines, std::vector<prom::MetricFamily>& out) {
+  const auto append = [&](const char* name, const char* help, int32_t ReplicaWork::* figure) {
+    std::vector<double> sums;
+    for (const EngineStats& stats : engines) {
+      sums.resize(std::max(sums.size(), stats.replicas.size()));
+      for (size_t i = 0; i < stats.replicas.size(); ++i) sums[i] += stats.replicas[i].*figure;
+    }
+    if (sums.empty()) return;
+    prom::MetricFamily family{name, help, kGauge, {}};
+    for (size_t i = 0; i < sums.size(); ++i) {
+      prom::ClientMetric& metric = family.metric.emplace_back();
+      metric.label = {{"replica", std::to_string(i)}};
+      metric.gauge.value = sums[i];
+    }
+    out.push_back(std::move(family));
+  };
+  append("tandem_replica_requests_running", "Sequences in the running batch of a replica.",
+         &ReplicaWork::running);
+  append("tandem_replica_requests_waiting", "Sequences in the queue of a replica.",
+         &ReplicaWork::waiting);
+}
+
 void AppendEngines(std::span<const EngineStats> engines, std::vector<prom::MetricFamily>& out) {
   for (const EngineRow& row : kEngineRows) {
     out.push_back(Family(row.name, row.help, row.type, Sum(engines, row.read)));
   }
   out.push_back(KvBlocks(engines));
+  AppendReplicas(engines, out);
   double oldest = 0;
   for (const EngineStats& stats : engines) oldest = std::max(oldest, stats.seconds_since_progress);
   out.push_back(Family("tandem_engine_heartbeat_age_seconds",

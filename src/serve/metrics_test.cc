@@ -47,6 +47,16 @@ TEST(MetricsTest, EveryCounterAndNothingElseEndsInTotal) {
   }
 }
 
+TEST(MetricsTest, ReplicasAreToldApartWhereThereAreSeveral) {
+  std::vector<EngineStats> engines(2);
+  EXPECT_EQ(Metrics().Text(engines).find("tandem_replica"), std::string::npos);
+  engines[0].replicas = {{.running = 1, .waiting = 5}, {.running = 2}};
+  const std::string text = Metrics().Text(engines);
+  EXPECT_EQ(Value(text, "tandem_replica_requests_running{replica=\"0\"}"), 1);
+  EXPECT_EQ(Value(text, "tandem_replica_requests_running{replica=\"1\"}"), 2);
+  EXPECT_EQ(Value(text, "tandem_replica_requests_waiting{replica=\"0\"}"), 5);
+}
+
 TEST(MetricsTest, TheFiguresOfAllEnginesAreSummed) {
   std::vector<EngineStats> engines(2);
   engines[0].running = 3;

@@ -166,7 +166,8 @@ void Limits::Measure(const Session& session) {
   read_bandwidth = std::max(read_bandwidth, session.backend->MeasureReadBandwidth());
   // Weights of integers are compared with products in the type of the activations.
   const bool fp8 =
-      session.target_weights.weights->layers.front().attention.qkv.dtype == DType::kF8E4M3;
+      session.replicas.front().target_weights.weights->layers.front().attention.qkv.dtype ==
+      DType::kF8E4M3;
   const DType dtype = fp8 ? DType::kF8E4M3 : session.target.spec.dtype;
   matrix_peak = std::max(matrix_peak, session.backend->MeasureMatrixPeak(dtype));
 }
@@ -192,11 +193,12 @@ double Limits::StepSeconds(const Session& session, int32_t batch, int64_t contex
   const ModelSpec& spec = session.target.spec;
   const DType kv = session.options.engine.kv_cache_dtype.value_or(spec.dtype);
   const auto cache = static_cast<double>(batch * context * spec.KvBytesPerToken(kv));
-  double bytes = StepBytes(*session.target_weights.weights, batch) + cache;
+  const SessionReplica& replica = session.replicas.front();
+  double bytes = StepBytes(*replica.target_weights.weights, batch) + cache;
   // The stages compute one after the other, each with its first rank beside the others.
   const RankOptions& ranks = session.options.ranks;
   for (int32_t rank = ranks.target; rank < ranks.count(); rank += ranks.target) {
-    bytes += StepBytes(*session.other_ranks[static_cast<size_t>(rank - 1)].target.weights, batch);
+    bytes += StepBytes(*replica.other_ranks[static_cast<size_t>(rank - 1)].target.weights, batch);
   }
   const double operations = 2.0 * static_cast<double>(NumActiveParameters(spec)) * batch;
   return std::max(bytes / read_bandwidth, operations / matrix_peak);
@@ -245,6 +247,12 @@ Status CheckDummyTokens(const Session& session, std::span<const Request> request
   return {};
 }
 
+Status RefuseReplicas(std::string_view kind, const OptionValues& values) {
+  if (ReplicaOptionRows().Read(values).count == 1) return {};
+  return InvalidArgument(fmt::format(
+      "--data_parallel_size: bench {} measures one engine; leave the option out", kind));
+}
+
 std::string MachineLine(const ops::Backend& backend) {
   std::ifstream info("/proc/cpuinfo");
   std::string name = "unknown CPU";
@@ -258,11 +266,13 @@ std::string MachineLine(const ops::Backend& backend) {
 }
 
 std::string MachineLine(const Session& session) {
-  const std::string first = MachineLine(*session.backend);
-  if (session.backends.size() == 1) return first;
+  std::string line = MachineLine(*session.backend);
+  const size_t ranks = session.replicas.front().backends.size();
   const int32_t stages = session.options.ranks.stages;
-  return fmt::format("{}, {} ranks{}", first, session.backends.size(),
-                     stages == 1 ? "" : fmt::format(" in {} stages", stages));
+  if (ranks > 1) line += fmt::format(", {} ranks", ranks);
+  if (stages > 1) line += fmt::format(" in {} stages", stages);
+  if (session.replicas.size() > 1) line += fmt::format(", {} replicas", session.replicas.size());
+  return line;
 }
 
 Command BenchCommand() {

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "apps/bench/load.h"
@@ -88,9 +89,12 @@ Result<std::vector<std::shared_ptr<const TokenConstraint>>> DummyGrammars(
 // `count` questions of the embedded pair's key; UNIMPLEMENTED in a build without tokenizers.
 Result<std::vector<Request>> DictionaryQuestions(const Session& session, size_t count);
 
+// INVALID_ARGUMENT from a benchmark that measures one engine, when there would be replicas of it.
+Status RefuseReplicas(std::string_view kind, const OptionValues& values);
+
 // "AMD EPYC, cpu avx2, 2 threads": printed with every figure.
 std::string MachineLine(const ops::Backend& backend);
-// The same of a session, with its number of ranks.
+// The same of a session, with its numbers of ranks and replicas.
 std::string MachineLine(const Session& session);
 
 // The host time in microseconds that `share` of the steps did not exceed. With a GPU this excludes

@@ -125,7 +125,10 @@ Row MakeRow(const Figures& figures, const Session& session, const Limits& limits
   Row row;
   row.figures = figures;
   const double steps = figures.plain / figures.batch;  // every sequence gains one token per step
-  row.decode_share = steps * limits.StepSeconds(session, figures.batch, figures.mean_context);
+  // Of a replica.
+  const int32_t replicas = session.engine->size();
+  const int32_t sequences = (figures.batch + replicas - 1) / replicas;
+  row.decode_share = steps * limits.StepSeconds(session, sequences, figures.mean_context);
   row.prefill_share =
       limits.PromptSeconds(session, figures.prompt_tokens) / std::max(figures.first_token, 1e-9);
   return row;

@@ -49,6 +49,7 @@ Result<Point> Measure(Session& session, int32_t batch, int32_t input_len, int32_
 }  // namespace
 
 Status BenchSpeculative(const BenchOptions& options, const OptionValues& values, Console& console) {
+  TANDEM_RETURN_IF_ERROR(RefuseReplicas("speculative", values));
   const ModelOptions models = ModelOptionRows().Read(values);
   if (models.dummy.empty() || models.draft_dummy.empty()) {
     return InvalidArgument("bench speculative: name the shapes with --dummy and --draft_dummy");

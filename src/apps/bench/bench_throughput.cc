@@ -120,7 +120,7 @@ class Bench {
 
 Result<Load> ReadLoad(const BenchOptions& options, const Session& session) {
   Load load;
-  load.slots = session.engine->options().max_batch_size;
+  load.slots = session.engine->options().max_batch_size * session.engine->size();
   load.output_len = options.output_len;
   load.window = options.window;
   const size_t asked = options.num_requests;
@@ -137,11 +137,13 @@ Result<Load> ReadLoad(const BenchOptions& options, const Session& session) {
 }
 
 // Tokens per second if decoding read memory, and prompts multiplied, at the machine's limit, one
-// after the other.
+// after the other; on all replicas, whose machines are alike.
 double LimitRate(const Session& session, const Load& load, const Limits& limits) {
+  const int32_t replicas = session.engine->size();
+  const int32_t slots = load.slots / replicas;
   const double step =
-      limits.StepSeconds(session, load.slots, load.input_len + load.output_len / 2) / load.slots;
-  return 1.0 / (step + limits.PromptSeconds(session, load.input_len) / load.output_len);
+      limits.StepSeconds(session, slots, load.input_len + load.output_len / 2) / slots;
+  return replicas / (step + limits.PromptSeconds(session, load.input_len) / load.output_len);
 }
 
 double Median(const std::vector<double>& values) { return PercentilesOf(values).p50; }

@@ -47,6 +47,7 @@ Result<double> HostSeconds(Session& session, std::vector<Request>& one, uint32_t
 }  // namespace
 
 Status BenchTtft(const BenchOptions& options, const OptionValues& values, Console& console) {
+  TANDEM_RETURN_IF_ERROR(RefuseReplicas("ttft", values));
   std::vector<int32_t> lengths = options.input_lens;
   if (lengths == std::vector<int32_t>{0}) lengths = {512, 1024, 2048};
   if (std::ranges::find(lengths, 0) != lengths.end()) {

@@ -16,7 +16,7 @@ struct Open {
 
 class ClosedLoop {
  public:
-  ClosedLoop(Engine& engine, const Clock& clock, std::span<const Request> requests)
+  ClosedLoop(Replicas& engine, const Clock& clock, std::span<const Request> requests)
       : engine_(engine), clock_(clock), requests_(requests) {
     report_.records.resize(requests.size());
   }
@@ -114,7 +114,7 @@ class ClosedLoop {
     return true;
   }
 
-  Engine& engine_;
+  Replicas& engine_;
   const Clock& clock_;
   std::span<const Request> requests_;
   std::unordered_map<RequestId, Open> open_;
@@ -199,7 +199,7 @@ void QueueForAll(EngineOptions& options) {
   options.max_queue_size = std::max(options.max_queue_size, options.max_batch_size);
 }
 
-Result<LoadReport> RunClosedLoop(Engine& engine, const Clock& clock,
+Result<LoadReport> RunClosedLoop(Replicas& engine, const Clock& clock,
                                  std::span<const Request> requests, int concurrency,
                                  const std::function<void(size_t finished)>& done) {
   ClosedLoop loop(engine, clock, requests);
@@ -210,7 +210,7 @@ Result<LoadReport> RunClosedLoop(Engine& engine, const Clock& clock,
   return loop.TakeReport();
 }
 
-Result<WindowReport> RunWindow(Engine& engine, const Clock& clock,
+Result<WindowReport> RunWindow(Replicas& engine, const Clock& clock,
                                std::span<const Request> requests, int concurrency, Nanos window) {
   ClosedLoop loop(engine, clock, requests);
   WindowReport report;

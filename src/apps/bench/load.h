@@ -6,8 +6,8 @@
 #include <span>
 #include <vector>
 
-#include "runtime/engine.h"
 #include "runtime/engine_options.h"
+#include "runtime/replicas.h"
 
 namespace tandem::apps {
 
@@ -56,14 +56,14 @@ void QueueForAll(EngineOptions& options);
 
 // `done` is called for every finished request. A request that the engine refuses or fails ends the
 // run with its error; the rest is cancelled.
-Result<LoadReport> RunClosedLoop(Engine& engine, const Clock& clock,
+Result<LoadReport> RunClosedLoop(Replicas& engine, const Clock& clock,
                                  std::span<const Request> requests, int concurrency,
                                  const std::function<void(size_t finished)>& done = {});
 
 // The same for a window of time that begins when the first `concurrency` requests have all begun;
 // requests open at its end are cancelled. FAILED_PRECONDITION when the requests run out before its
 // end.
-Result<WindowReport> RunWindow(Engine& engine, const Clock& clock,
+Result<WindowReport> RunWindow(Replicas& engine, const Clock& clock,
                                std::span<const Request> requests, int concurrency, Nanos window);
 
 }  // namespace tandem::apps

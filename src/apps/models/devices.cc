@@ -142,22 +142,24 @@ Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options)
   return backend;
 }
 
-Result<std::shared_ptr<ops::Backend>> SharedDevices::BackendFor(const BackendOptions& options) {
+Result<std::shared_ptr<ops::Backend>> SharedDevices::BackendFor(const BackendOptions& options,
+                                                                int32_t replica) {
   const MutexLock lock(mutex_);
   if (!IsOnCpu(options)) {
     TANDEM_ASSIGN_OR_RETURN(std::shared_ptr<ops::Backend> backend, MakeBackend(options));
     return backend;
   }
-  std::shared_ptr<ops::Backend>& cpu = cpus_[options.cpu.num_threads];
+  std::shared_ptr<ops::Backend>& cpu = cpus_[{replica, options.cpu.num_threads}];
   if (cpu == nullptr) {
     TANDEM_ASSIGN_OR_RETURN(cpu, MakeBackend(options));
   }
   return cpu;
 }
 
-std::shared_ptr<Turns> SharedDevices::TurnsOf(Device device) {
+std::shared_ptr<Turns> SharedDevices::TurnsOf(Device device, int32_t replica) {
   const MutexLock lock(mutex_);
-  std::shared_ptr<Turns>& turns = turns_[{device.kind, device.index}];
+  const bool is_cpu = device.kind == Device::Kind::kCpu;
+  std::shared_ptr<Turns>& turns = turns_[{device.kind, is_cpu ? replica : device.index}];
   if (turns == nullptr) turns = std::make_shared<Turns>();
   return turns;
 }

@@ -37,20 +37,24 @@ Result<int32_t> NumPlaces(const BackendOptions& options);
 // INVALID_ARGUMENT where several devices are named.
 Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options);
 
-// SharedDevices: engines on one device take turns; those on others never wait for them. Any thread.
+// SharedDevices: engines on one device take turns; those on others never wait for them. On a CPU
+// the replicas of a model are each on a device of its own, their share of the threads. Any thread.
 class SharedDevices {
  public:
-  // The backend of one more engine. On a CPU it is the one that the first engine with as many
-  // threads made, with those; on a GPU each engine has a backend of its own.
-  Result<std::shared_ptr<ops::Backend>> BackendFor(const BackendOptions& options);
+  // The backend of one more engine, which is the replica of this number. On a CPU it is the one
+  // that the first engine of that number with as many threads made, with those; on a GPU each
+  // engine has a backend of its own.
+  Result<std::shared_ptr<ops::Backend>> BackendFor(const BackendOptions& options,
+                                                   int32_t replica = 0);
 
   // The turns of all engines on that device.
-  std::shared_ptr<Turns> TurnsOf(Device device);
+  std::shared_ptr<Turns> TurnsOf(Device device, int32_t replica = 0);
 
  private:
   Mutex mutex_;
-  // By the number of threads.
-  std::map<int, std::shared_ptr<ops::Backend>> cpus_ TANDEM_GUARDED_BY(mutex_);
+  // By replica and number of threads.
+  std::map<std::pair<int32_t, int>, std::shared_ptr<ops::Backend>> cpus_ TANDEM_GUARDED_BY(mutex_);
+  // By kind and, of a GPU, its number; of the CPU that of the replica.
   std::map<std::pair<Device::Kind, int>, std::shared_ptr<Turns>> turns_ TANDEM_GUARDED_BY(mutex_);
 };
 

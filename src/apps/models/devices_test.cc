@@ -71,5 +71,12 @@ TEST(SharedDevicesTest, EnginesOnACpuHaveOneBackend) {
   EXPECT_NE(*SharedDevices().BackendFor(options), *backend);
 }
 
+TEST(SharedDevicesTest, ReplicasHaveTheirOwnShareOfACpuAndGpusAreTheirOwnAnyway) {
+  SharedDevices devices;
+  EXPECT_NE(devices.TurnsOf(kCpu, 1), devices.TurnsOf(kCpu));
+  EXPECT_EQ(devices.TurnsOf(kCpu, 1), devices.TurnsOf(kCpu, 1));
+  EXPECT_EQ(devices.TurnsOf(kSecondGpu, 1), devices.TurnsOf(kSecondGpu));
+}
+
 }  // namespace
 }  // namespace tandem::apps

@@ -36,21 +36,27 @@ Result<std::unique_ptr<WeightSource>> SourceOfPart(Opened& opened, const ModelSp
   return std::unique_ptr<WeightSource>(std::make_unique<RankSource>(std::move(made), part));
 }
 
+// How people are told which part of which replica it is.
+std::string NameOfPart(const SessionOptions& options, const ModelSpec& part, size_t replica) {
+  std::string name = options.replicas.count == 1 ? "" : fmt::format(", replica {}", replica);
+  if (part.place.stages > 1) name += fmt::format(", stage {}", part.place.stage + 1);
+  if (part.place.ranks > 1) name += fmt::format(", rank {}", part.place.rank);
+  return name;
+}
+
 // The weights of a rank, whose part of the model is `part`.
 Result<EngineModel> LoadPart(Opened& opened, const ModelSpec& part, ModelIndex index,
-                             const std::shared_ptr<ops::Backend>& backend, Session& session,
-                             WeightStore& store, Console& console) {
+                             const std::shared_ptr<ops::Backend>& backend, size_t replica,
+                             const Session& session, WeightStore& store, Console& console) {
   EngineModel model{.weights = nullptr, .name = opened.model.name};
   const int64_t positions = PositionsOf(opened.model.spec, session.options.engine);
   const std::string key = StoreKeyOf(session.options, opened, part, index, *backend);
   model.weights = store.Find(key, positions);
   if (model.weights != nullptr) return model;
-  std::string progress = "loading " + model.name;
-  if (part.place.stages > 1) progress += fmt::format(", stage {}", part.place.stage + 1);
-  if (part.place.ranks > 1) progress += fmt::format(", rank {}", part.place.rank);
+  const std::string name = model.name + NameOfPart(session.options, part, replica);
   AskedFormat format = FormatOf(session.options, index);
   format.same_everywhere = IsRepeated(session.options, part);
-  const Turn turn(session.turns.get());
+  const Turn turn(session.replicas[replica].turns.get());
   // A GPU is a thread's, and the thread's last one was another rank's.
   if (backend->device().kind == Device::Kind::kCuda) backend->BindThread();
   TANDEM_ASSIGN_OR_RETURN(const std::unique_ptr<WeightSource> source,
@@ -59,7 +65,7 @@ Result<EngineModel> LoadPart(Opened& opened, const ModelSpec& part, ModelIndex i
                           LoadWeights(
                               *source, *backend, positions,
                               [&](double done) {
-                                console.Progress(progress, done);
+                                console.Progress("loading " + name, done);
                                 turn.Yield();  // between layers others may serve
                               },
                               format));
@@ -105,15 +111,24 @@ Status LoadModel(Opened& opened, ModelIndex index, Session& session, WeightStore
   TANDEM_ASSIGN_OR_RETURN(
       const std::vector<ModelSpec> parts,
       is_target ? TargetParts(opened.model.spec, ranks) : DraftParts(opened.model.spec, ranks));
-  for (size_t rank = 0; rank < session.backends.size(); ++rank) {
-    const ModelSpec& part = parts[static_cast<size_t>(ranks.first) + rank];
-    TANDEM_ASSIGN_OR_RETURN(EngineModel model, LoadPart(opened, part, index, session.backends[rank],
-                                                        session, store, console));
-    if (rank == 0) {
-      (is_target ? session.target_weights : session.draft_weights) = std::move(model);
-    } else {
-      EngineRank& other = session.other_ranks[rank - 1];
-      (is_target ? other.target : other.draft) = std::move(model);
+  // Weights that are packed for one share of a CPU are packed for the others.
+  const bool shares = session.backend->device().kind == Device::Kind::kCpu;
+  const auto place = [&](size_t replica, size_t rank) -> EngineModel& {
+    SessionReplica& own = session.replicas[replica];
+    if (rank == 0) return is_target ? own.target_weights : own.draft_weights;
+    EngineRank& other = own.other_ranks[rank - 1];
+    return is_target ? other.target : other.draft;
+  };
+  for (size_t replica = 0; replica < session.replicas.size(); ++replica) {
+    for (size_t rank = 0; rank < session.replicas[replica].backends.size(); ++rank) {
+      if (replica > 0 && shares) {
+        place(replica, rank) = place(0, rank);
+        continue;
+      }
+      TANDEM_ASSIGN_OR_RETURN(
+          place(replica, rank),
+          LoadPart(opened, parts[static_cast<size_t>(ranks.first) + rank], index,
+                   session.replicas[replica].backends[rank], replica, session, store, console));
     }
   }
   opened.source.weights.reset();  // packed: the files need not stay mapped

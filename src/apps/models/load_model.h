@@ -1,5 +1,5 @@
-// Loading the models of a session: on each rank its part, or what another session has of it. Used
-// by session.cc alone, by the thread that opens the session.
+// Loading the models of a session: on each rank its part, or what another session or replica has of
+// it. Used by session.cc alone, by the thread that opens the session.
 #pragma once
 
 #include <memory>
@@ -30,7 +30,8 @@ AskedFormat FormatOf(const SessionOptions& options, ModelIndex model);
 std::string StoreKeyOf(const SessionOptions& options, const Opened& opened, const ModelSpec& part,
                        ModelIndex index, const ops::Backend& backend);
 
-// Loads a model on every rank of the session, whose backends and options are settled.
+// Loads a model on every rank of every replica of the session, whose backends and options are
+// settled. On a CPU the replicas share what the first has loaded.
 Status LoadModel(Opened& opened, ModelIndex index, Session& session, WeightStore& store,
                  Console& console);
 

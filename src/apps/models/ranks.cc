@@ -79,7 +79,7 @@ BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& r
   BackendOptions share = options;
   const int threads = options.cpu.num_threads > 0 ? options.cpu.num_threads : AvailableCores();
   share.cpu.num_threads = std::max(threads / ranks.num_here(), 1);
-  share.cpu.first_core = rank * share.cpu.num_threads;
+  share.cpu.first_core = options.cpu.first_core + rank * share.cpu.num_threads;
   return share;
 }
 

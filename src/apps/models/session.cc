@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <functional>
+#include <limits>
 #include <numeric>
 #include <set>
 #include <utility>
@@ -310,7 +311,7 @@ Result<RankChoice> ChooseRanksOf(const Opened& target, const SessionOptions& opt
 struct Opening {
   SessionOptions options;
   std::shared_ptr<ops::Backend> backend;
-  std::vector<std::shared_ptr<ops::Backend>> backends;  // of all ranks here, that one first
+  std::vector<std::vector<std::shared_ptr<ops::Backend>>> backends;  // by replica and rank
   OpenedPair pair;
   std::shared_ptr<ProcessGroup> processes;  // null: the process is alone
   std::string ranks_why;                    // as RankChoice::why
@@ -333,6 +334,11 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
     return InvalidArgument(fmt::format(
         "--tensor_parallel_size {}{}: there are {} processes, and on a CPU each is a rank",
         ranks.target, stages, world.size));
+  }
+  if (options.replicas.count > 1 && !on_gpu) {
+    return InvalidArgument(
+        "--data_parallel_size: the processes of a model are one replica; start others on their "
+        "own, behind a gateway");
   }
   if (!joins) return std::shared_ptr<ProcessGroup>();
   if (shared.processes != nullptr && !on_gpu) {
@@ -359,18 +365,16 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
 Status OpenRanks(RankChoice choice, SharedDevices& devices, Opening& opening) {
   SessionOptions& options = opening.options;
   options.ranks.target = choice.ranks;
-  TANDEM_ASSIGN_OR_RETURN(opening.backend,
-                          devices.BackendFor(BackendOfRank(options.backend, options.ranks, 0)));
-  TANDEM_ASSIGN_OR_RETURN(opening.backends,
-                          MakeRankBackends(options.backend, options.ranks, opening.backend));
-  if (choice.by_default && opening.backends.size() > 1) {
-    if (const auto together = MakeCommunicators(opening.backends, options.ranks.stages);
-        !together.ok()) {
+  TANDEM_ASSIGN_OR_RETURN(opening.backends, MakeReplicaBackends(options.backend, options.replicas,
+                                                                options.ranks, devices));
+  opening.backend = opening.backends.front().front();
+  if (choice.by_default && choice.ranks > 1 && options.ranks.stages == 1) {
+    if (const auto together = MakeCommunicators(opening.backends.front(), 1); !together.ok()) {
       choice.warning = fmt::format("the model runs on one rank, not on {}: {}", choice.ranks,
                                    together.status().message());
       choice.why.clear();
       options.ranks.target = 1;
-      opening.backends.resize(1);
+      for (auto& ranks : opening.backends) ranks.resize(1);
     }
   }
   if (!choice.why.empty()) LogInfo("{}", choice.why);
@@ -390,12 +394,14 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   const LoadQuantization load = LoadQuantizationRows().Read(values);
   NameIdleQuantization(values, load);
   options.backend = BackendOptionRows().Read(values);
+  options.replicas = ReplicaOptionRows().Read(values);
   options.ranks = RankOptionRows().Read(values);
   TANDEM_RETURN_IF_ERROR(CheckThreads(options.backend));
   TANDEM_ASSIGN_OR_RETURN(opening.processes,
                           FindProcesses(values, console != nullptr, options, shared));
   if (opening.processes != nullptr && opening.processes->idle) return opening;
   TANDEM_ASSIGN_OR_RETURN(options.ranks.devices, DevicesOf(options.backend));
+  TANDEM_RETURN_IF_ERROR(ShareDevices(options.ranks, options.replicas));
   options.backend.device = options.ranks.devices.front();
   PrepareForRanks(options.ranks);
   // Before there is a backend: quantizing needs the memory and the threads of its own.
@@ -443,7 +449,7 @@ std::vector<int64_t> BytesToLoad(const Opening& opening, const WeightStore& stor
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
     const ModelMemory& memory = is_target ? ranks[rank].target : ranks[rank].draft;
     const std::string key =
-        StoreKeyOf(opening.options, opened, parts[rank], index, *opening.backends[rank]);
+        StoreKeyOf(opening.options, opened, parts[rank], index, *opening.backends.front()[rank]);
     const bool is_new = key.empty() || keys.insert(key).second;
     const bool is_loaded = store.Find(key, memory.max_positions) != nullptr;
     bytes.push_back(is_new && !is_loaded ? memory.weight_bytes : 0);
@@ -451,7 +457,15 @@ std::vector<int64_t> BytesToLoad(const Opening& opening, const WeightStore& stor
   return bytes;
 }
 
-// What is left on each rank of its free memory once `bytes` are loaded.
+// Free bytes on the rank's GPU, of the replica that has the least there.
+int64_t FreeOn(const Opening& opening, size_t rank) {
+  int64_t free = std::numeric_limits<int64_t>::max();
+  for (const auto& ranks : opening.backends) free = std::min(free, ranks[rank]->FreeBytes());
+  return free;
+}
+
+// What is left on each rank of its free memory once `bytes` are loaded. On a CPU replicas share it,
+// and have the weights in common.
 Status TakeFree(const Opening& opening, const std::vector<int64_t>& bytes,
                 std::vector<RankMemory>& ranks) {
   const auto refuse = [](int64_t needed, int64_t free) {
@@ -463,12 +477,13 @@ Status TakeFree(const Opening& opening, const std::vector<int64_t>& bytes,
     const int64_t free = opening.backend->FreeBytes();
     if (all > free) return refuse(all, free);
     const bool alone = opening.processes == nullptr;
-    const int64_t sharing = alone ? std::ssize(ranks) : opening.processes->processes.on_machine;
+    const int64_t sharing = alone ? std::ssize(ranks) * opening.options.replicas.count
+                                  : opening.processes->processes.on_machine;
     for (RankMemory& rank : ranks) rank.free_bytes = (free - all) / sharing;
     return {};
   }
   for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    const int64_t free = opening.backends[rank]->FreeBytes();
+    const int64_t free = FreeOn(opening, rank);
     if (bytes[rank] > free) return refuse(bytes[rank], free);
     ranks[rank].free_bytes = free - bytes[rank];
   }
@@ -488,7 +503,7 @@ Result<std::vector<EnginePlan>> PlansOf(const Opening& opening, const WeightStor
                             PartsHere(DraftParts(pair.draft->model.spec, options.ranks), options));
   }
   for (size_t rank = 0; rank < target_parts.size(); ++rank) {
-    ops::Backend& backend = *opening.backends[rank];
+    ops::Backend& backend = *opening.backends.front()[rank];
     RankMemory& one = ranks.emplace_back();
     one.backend = &backend;
     TANDEM_ASSIGN_OR_RETURN(one.target,
@@ -593,8 +608,8 @@ const BoundOptions<ModelOptions>& ModelOptionRows() {
 std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
   return Join({ModelOptionRows().specs(), SourceOptionRows().specs(), FolderOptionRows().specs(),
                ConfigOptionRows().specs(), LoadQuantizationRows().specs(), own,
-               EngineOptionRows().specs(), RankOptionRows().specs(), ProcessOptionRows().specs(),
-               BackendOptionRows().specs()});
+               EngineOptionRows().specs(), RankOptionRows().specs(), ReplicaOptionRows().specs(),
+               ProcessOptionRows().specs(), BackendOptionRows().specs()});
 }
 
 Result<std::filesystem::path> EmbeddedPairFolder() {
@@ -609,11 +624,11 @@ Result<std::filesystem::path> EmbeddedPairFolder() {
 
 namespace {
 
-EngineRank FirstRank(const Session& session) {
-  return {.backend = session.backend.get(),
+EngineRank FirstRank(const SessionReplica& replica) {
+  return {.backend = replica.backends.front().get(),
           .ranks = {},
-          .target = session.target_weights,
-          .draft = session.draft_weights};
+          .target = replica.target_weights,
+          .draft = replica.draft_weights};
 }
 
 // Whether the ranks of the session are processes.
@@ -625,32 +640,37 @@ bool InProcesses(const Session& session) {
 
 Status MakeEngine(Session& session, const EngineOptions& options) {
   session.engine.reset();
-  std::vector<EngineRank> ranks = {FirstRank(session)};
-  if (InProcesses(session)) {
-    ProcessGroup& group = *session.processes;
-    if (group.ranks == nullptr) {
-      return Unimplemented("--num_processes: several processes have one engine, and no second one");
+  std::vector<ReplicaPlace> places;
+  for (const SessionReplica& replica : session.replicas) {
+    std::vector<EngineRank> ranks = {FirstRank(replica)};
+    ranks.insert(ranks.end(), replica.other_ranks.begin(), replica.other_ranks.end());
+    TANDEM_ASSIGN_OR_RETURN(auto communicators,
+                            MakeCommunicators(replica.backends, session.options.ranks.stages));
+    for (size_t rank = 0; rank < ranks.size(); ++rank) {
+      ranks[rank].ranks = std::move(communicators[rank]);
     }
-    ranks.front().ranks = std::move(group.ranks);
-    TANDEM_ASSIGN_OR_RETURN(session.engine, Engine::Create(options, ranks, session.clock,
-                                                           session.turns, &group.processes));
+    places.push_back({.ranks = std::move(ranks), .turns = replica.turns});
+  }
+  if (!InProcesses(session)) {
+    TANDEM_ASSIGN_OR_RETURN(session.engine, Replicas::Create(options, places, session.clock));
     return {};
   }
-  ranks.insert(ranks.end(), session.other_ranks.begin(), session.other_ranks.end());
-  TANDEM_ASSIGN_OR_RETURN(auto communicators,
-                          MakeCommunicators(session.backends, session.options.ranks.stages));
-  for (size_t rank = 0; rank < ranks.size(); ++rank) {
-    ranks[rank].ranks = std::move(communicators[rank]);
+  ProcessGroup& group = *session.processes;
+  if (group.ranks == nullptr) {
+    return Unimplemented("--num_processes: several processes have one engine, and no second one");
   }
+  places.front().ranks.front().ranks = std::move(group.ranks);
   TANDEM_ASSIGN_OR_RETURN(session.engine,
-                          Engine::Create(options, ranks, session.clock, session.turns));
+                          Replicas::Create(options, places, session.clock, &group.processes));
   return {};
 }
 
 Status LoadDummyDraft(double acceptance, Session& session, Console& console) {
   session.engine.reset();
-  session.draft_weights = {};
-  for (EngineRank& rank : session.other_ranks) rank.draft = {};
+  for (SessionReplica& replica : session.replicas) {
+    replica.draft_weights = {};
+    for (EngineRank& rank : replica.other_ranks) rank.draft = {};
+  }
   TANDEM_ASSIGN_OR_RETURN(Opened opened, OpenDummyDraft(session.options, acceptance,
                                                         session.target.spec, *session.backend));
   WeightStore none;  // a dummy is never shared
@@ -672,16 +692,20 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   TANDEM_RETURN_IF_ERROR(PlansOf(opening, shared->weights, ranks).status());
   OpenedPair& pair = opening.pair;
   session->backend = opening.backend;
-  session->turns = shared->devices.TurnsOf(session->backend->device());
   session->options = std::move(opening.options);
   session->embedded = pair.embedded;
-  session->backends = std::move(opening.backends);
   session->ranks_why = std::move(opening.ranks_why);
-  // GPUs that cannot be ranks are found before minutes of loading.
-  TANDEM_RETURN_IF_ERROR(
-      MakeCommunicators(session->backends, session->options.ranks.stages).status());
-  for (size_t rank = 1; rank < session->backends.size(); ++rank) {
-    session->other_ranks.emplace_back().backend = session->backends[rank].get();
+  for (std::vector<std::shared_ptr<ops::Backend>>& backends : opening.backends) {
+    const auto number = static_cast<int32_t>(session->replicas.size());
+    SessionReplica& replica = session->replicas.emplace_back();
+    replica.backends = std::move(backends);
+    replica.turns = shared->devices.TurnsOf(replica.backends.front()->device(), number);
+    // GPUs that cannot be ranks are found before minutes of loading.
+    TANDEM_RETURN_IF_ERROR(
+        MakeCommunicators(replica.backends, session->options.ranks.stages).status());
+    for (size_t rank = 1; rank < replica.backends.size(); ++rank) {
+      replica.other_ranks.emplace_back().backend = replica.backends[rank].get();
+    }
   }
   TANDEM_RETURN_IF_ERROR(
       LoadModel(pair.target, ModelIndex::kTarget, *session, shared->weights, console));
@@ -707,7 +731,7 @@ Status FollowSession(Session& session) {
     static_cast<void>(group.processes.links.front()->Receive(none));
     return {};
   }
-  EngineRank rank = FirstRank(session);
+  EngineRank rank = FirstRank(session.replicas.front());
   rank.ranks = std::move(group.ranks);
   return FollowEngine(session.options.engine, rank, session.clock, group.processes);
 }
@@ -727,11 +751,13 @@ Result<SessionPlan> PlanSession(const OptionValues& values) {
                           PlansOf(opening, own.weights, ranks));
   plan.engine = plans.front();
   plan.engine.memory.lines = MemoryLinesOf(plans);
+  NoteReplicas(opening.options.replicas.count, IsOnCpu(opening.options.backend),
+               plan.engine.memory.lines);
   plan.ranks = UseOfRanks(plans, ranks);
   plan.ranks_why = std::move(opening.ranks_why);
   plan.target = opening.pair.target.model.name;
   if (opening.pair.draft) plan.draft = opening.pair.draft->model.name;
-  plan.backend = std::move(opening.backend);
+  plan.backends = std::move(opening.backends);
   return plan;
 }
 

@@ -15,6 +15,7 @@
 #include "apps/models/processes.h"
 #include "apps/models/rank_use.h"
 #include "apps/models/ranks.h"
+#include "apps/models/replicas.h"
 #include "apps/models/weight_store.h"
 #include "base/bound_options.h"
 #include "base/clock.h"
@@ -22,9 +23,9 @@
 #include "engine_folder/source.h"
 #include "model/config_options.h"
 #include "ops/backend.h"
-#include "runtime/engine.h"
 #include "runtime/engine_options.h"
 #include "runtime/engine_plan.h"
+#include "runtime/replicas.h"
 
 namespace tandem::apps {
 
@@ -49,6 +50,7 @@ struct ModelOptions {
 struct SessionOptions {
   ModelOptions models;
   BackendOptions backend;
+  ReplicaOptions replicas;
   RankOptions ranks;
   EngineOptions engine;
 };
@@ -80,23 +82,28 @@ struct SharedResources {
   std::function<Status()> check = {};
 };
 
-struct Session {
-  SteadyClock clock;
+// Parts of the engine of one replica, kept so that another engine can be made without loading
+// again.
+struct SessionReplica {
   std::vector<std::shared_ptr<ops::Backend>> backends;  // of each rank; at least one
-  std::shared_ptr<ops::Backend> backend;                // of the first
-  // Why there are as many ranks as there are; empty: they were asked for.
-  std::string ranks_why;
-  std::shared_ptr<Turns> turns;  // of the engines on the backend's device
-  LoadedModel target;
-  std::unique_ptr<LoadedModel> draft;  // null without one
-  // Parts of the engine, kept so that another engine can be made without loading again: those of
-  // the first rank, and of the others.
+  std::shared_ptr<Turns> turns;                         // of the engines on the first one's device
+  // Of the first rank, and of the others.
   EngineModel target_weights;
   EngineModel draft_weights;
   std::vector<EngineRank> other_ranks;
-  SessionOptions options;          // as they were settled for these models and this device
-  std::unique_ptr<Engine> engine;  // null where the process follows another one
-  bool embedded = false;           // the embedded pair was taken because no model was named
+};
+
+struct Session {
+  SteadyClock clock;
+  std::shared_ptr<ops::Backend> backend;  // of the first rank of the first replica
+  // Why there are as many ranks as there are; empty: they were asked for.
+  std::string ranks_why;
+  LoadedModel target;
+  std::unique_ptr<LoadedModel> draft;    // null without one
+  std::vector<SessionReplica> replicas;  // at least one
+  SessionOptions options;                // as they were settled for these models and this device
+  std::unique_ptr<Replicas> engine;      // null where the process follows another one
+  bool embedded = false;                 // the embedded pair was taken because no model was named
   std::shared_ptr<ProcessGroup> processes;  // null: the process is alone
 
   // Whether another process has the engine: this one then calls FollowSession and does nothing
@@ -106,11 +113,11 @@ struct Session {
 
 // What OpenSession would create, before anything is loaded.
 struct SessionPlan {
-  std::shared_ptr<ops::Backend> backend;
+  std::vector<std::vector<std::shared_ptr<ops::Backend>>> backends;  // of each replica's ranks
   std::string target;
-  std::string draft;  // empty without one
-  EnginePlan engine;
-  std::vector<RankUse> ranks;  // empty for one
+  std::string draft;           // empty without one
+  EnginePlan engine;           // of each replica
+  std::vector<RankUse> ranks;  // of each of its ranks; empty for one
   std::string ranks_why;       // as Session's
 };
 // FAILED_PRECONDITION when the models or their cache do not fit into free memory.
@@ -119,7 +126,8 @@ Result<SessionPlan> PlanSession(const OptionValues& values);
 // "target workspace  1.2 GiB  --max_num_tokens", in columns.
 std::string ShowMemoryLine(const MemoryLine& line);
 
-// Destroys the session's engine, then makes a new one (not started) from its models and `options`.
+// Destroys the session's engine, then makes a new one (not started) from its models and `options`,
+// which are those of each replica.
 Status MakeEngine(Session& session, const EngineOptions& options);
 
 // Replaces the session's --draft_dummy by another dummy draft, which agrees with the target on a

@@ -64,8 +64,9 @@ class ModelRepositoryTest : public testing::Test {
     options.is_explicit = is_explicit;
     options.load_models = load;
     OptionValues values(rows_);
-    for (const auto& [name, value] : {std::pair("threads", "2"), std::pair("no_draft", "false"),
-                                      std::pair("max_batch_size", "8")}) {
+    for (const auto& [name, value] :
+         {std::pair("threads", "2"), std::pair("no_draft", "false"),
+          std::pair("max_batch_size", "8"), std::pair("data_parallel_size", replicas_)}) {
       ASSERT_TRUE(values.Set(name, {value}, name).ok());
     }
     repository_ = std::make_unique<ModelRepository>(
@@ -119,6 +120,7 @@ class ModelRepositoryTest : public testing::Test {
   }
 
   const fs::path folder_;
+  const char* replicas_ = "1";
   const std::vector<OptionSpec> rows_ = SessionOptionRows();
   Console console_{false};
   SteadyClock clock_;
@@ -138,7 +140,8 @@ TEST_F(ModelRepositoryTest, TheDraftsWeightsAreHeldOnceAndBothEnginesServe) {
   ASSERT_EQ(opened_.size(), 2u);
   const Session& pair = *opened_[0]->session;
   const Session& draft = *opened_[1]->session;
-  EXPECT_EQ(pair.draft_weights.weights.get(), draft.target_weights.weights.get());
+  EXPECT_EQ(pair.replicas[0].draft_weights.weights.get(),
+            draft.replicas[0].target_weights.weights.get());
   EXPECT_EQ(pair.backend.get(), draft.backend.get());
   EXPECT_NE(pair.engine.get(), draft.engine.get());
   EXPECT_EQ(models_.Index(/*only_ready=*/true).size(), 6u);
@@ -146,6 +149,28 @@ TEST_F(ModelRepositoryTest, TheDraftsWeightsAreHeldOnceAndBothEnginesServe) {
   EXPECT_NE(answer.find("two or more"), std::string::npos) << answer;
   EXPECT_EQ(Ask("tensorrt_llm_bls"), answer);
   EXPECT_EQ((*models_.Statistics("tensorrt_llm")).success.count, 1u);  // as part of the ensemble
+}
+
+TEST_F(ModelRepositoryTest, EveryEngineHasReplicasWhichShareItsWeightsAndTakeNoTurns) {
+  replicas_ = "2";
+  Open(/*is_explicit=*/false);
+  const Status loaded = repository_->LoadAll();
+  ASSERT_TRUE(loaded.ok()) << loaded.message();
+  ASSERT_EQ(opened_.size(), 2u);
+  for (const std::shared_ptr<ServedEngine>& opened : opened_) {
+    const std::vector<SessionReplica>& replicas = opened->session->replicas;
+    ASSERT_EQ(replicas.size(), 2u);
+    EXPECT_EQ(opened->session->engine->size(), 2);
+    EXPECT_EQ(replicas[1].target_weights.weights, replicas[0].target_weights.weights);
+    EXPECT_NE(replicas[1].turns, replicas[0].turns);
+    // Engines take turns with those on the same share of the CPU.
+    EXPECT_EQ(replicas[1].turns, opened_[0]->session->replicas[1].turns);
+    EXPECT_EQ(replicas[1].backends, opened_[0]->session->replicas[1].backends);
+  }
+  for (int i = 0; i < 4; ++i) {
+    const std::string answer = Ask(i % 2 == 0 ? "ensemble" : "tensorrt_llm_bls");
+    EXPECT_NE(answer.find("two or more"), std::string::npos) << answer;
+  }
 }
 
 TEST_F(ModelRepositoryTest, SpecialTokensAreShownWherePostprocessingSaysSo) {
@@ -229,7 +254,7 @@ TEST_F(ModelRepositoryTest, AModelIsLoadedAndUnloadedWhileAnotherServes) {
 TEST_F(ModelRepositoryTest, TheLastCallOfAnUnloadedEngineDoesNotWaitForItsEnd) {
   Open(/*is_explicit=*/true, {"ensemble"});
   ASSERT_TRUE(repository_->LoadAll().ok());
-  const std::shared_ptr<Turns> turns = opened_.at(0)->session->turns;
+  const std::shared_ptr<Turns> turns = opened_.at(0)->session->replicas[0].turns;
   opened_.clear();
   std::shared_ptr<serve::GenerateService> service = (*engines_.Find("tensorrt_llm"))->service;
   serve::TextRequest request;
@@ -351,10 +376,10 @@ TEST_F(ModelRepositoryTest, WeightsThatWereWrittenAnewAreReadAnew) {
   Write("tensorrt_llm_draft", Engine(copy));
   Open(/*is_explicit=*/true, {"*"});
   ASSERT_TRUE(repository_->LoadAll().ok());
-  const auto weights = opened_[1]->session->target_weights.weights;
+  const auto weights = opened_[1]->session->replicas[0].target_weights.weights;
   fs::last_write_time(copy / "config.json", fs::file_time_type::clock::now());
   ASSERT_TRUE(models_.Load("tensorrt_llm_draft", "").ok());
-  EXPECT_NE(opened_.back()->session->target_weights.weights, weights);
+  EXPECT_NE(opened_.back()->session->replicas[0].target_weights.weights, weights);
   fs::remove_all(copy);
 }
 

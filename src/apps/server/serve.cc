@@ -34,7 +34,7 @@ class FirstBackend {
   void Offer(const Session& session) {
     const MutexLock lock(mutex_);
     if (backend_ == nullptr) backend_ = session.backend;
-    ranks_ = std::max(ranks_, static_cast<int32_t>(session.backends.size()));
+    ranks_ = std::max(ranks_, session.options.ranks.count());
   }
   std::shared_ptr<ops::Backend> Get() const {  // null: there is no engine yet
     const MutexLock lock(mutex_);

@@ -46,20 +46,28 @@ void SayDevice(const ops::Backend& backend, const Console& console) {
 }
 
 void SayMemory(const ServedEngine& engine, const Console& console) {
-  console.Say(fmt::format("memory of {}:", engine.session->target.name));
-  if (!engine.session->ranks_why.empty()) console.Say("  " + engine.session->ranks_why);
-  const bool on_host = engine.session->backend->device().kind == Device::Kind::kCpu;
+  const Session& session = *engine.session;
+  console.Say(fmt::format("memory of {}:", session.target.name));
+  if (!session.ranks_why.empty()) console.Say("  " + session.ranks_why);
+  const bool on_host = session.backend->device().kind == Device::Kind::kCpu;
   int64_t total = 0;
-  for (const MemoryLine& line : engine.session->engine->memory_plan()) {
+  for (const MemoryLine& line : session.engine->memory_plan()) {
     console.Say(ShowMemoryLine(line));
     if (on_host || !line.pinned) total += line.bytes * line.ranks;  // one kind of memory
   }
-  const size_t ranks = engine.session->backends.size();
+  const size_t ranks = session.replicas.front().backends.size();
   console.Say(fmt::format("  {:34} {:>10}",
                           ranks == 1 ? "total" : fmt::format("total of {} ranks", ranks),
                           FormatBytes(total)));
-  console.Say(fmt::format("  at most {} sequences wait for a turn (--max_queue_size)",
-                          engine.session->engine->options().max_queue_size));
+  const bool has_replicas = session.engine->size() > 1;
+  console.Say(fmt::format("  at most {} sequences wait for a turn{} (--max_queue_size)",
+                          session.engine->options().max_queue_size,
+                          has_replicas ? " at each replica" : ""));
+  if (!has_replicas) return;
+  console.Say(fmt::format("{} replicas (--data_parallel_size):", session.engine->size()));
+  for (size_t i = 0; i < session.replicas.size(); ++i) {
+    console.Say(fmt::format("  {}: {}", i, session.replicas[i].backends.front()->Describe()));
+  }
 }
 
 void SayModels(const serve::kserve::Repository& models, Clients clients, const Console& console) {

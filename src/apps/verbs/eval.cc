@@ -43,7 +43,7 @@ const BoundOptions<EvalOptions>& Rows() {
            .group = kEvaluation}),
       BindOption<EvalOptions, &EvalOptions::concurrency>(
           {.name = "concurrency",
-           .meaning = "Questions open at a time; 0: the batch size",
+           .meaning = "Questions open at a time; 0: the batch size of all replicas",
            .group = kEvaluation,
            .min = 0,
            .max = 4096}),
@@ -187,9 +187,9 @@ Status Run(const OptionValues& values, Console& console) {
   session->engine->Start();
   const auto entries =
       options.sample == 0 ? dictionary.entries() : dictionary.Sample(options.sample);
-  Evaluation evaluation(
-      *session, dictionary, console,
-      options.concurrency > 0 ? options.concurrency : session->engine->options().max_batch_size);
+  const int32_t slots = session->engine->options().max_batch_size * session->engine->size();
+  Evaluation evaluation(*session, dictionary, console,
+                        options.concurrency > 0 ? options.concurrency : slots);
   const bool has_draft = session->engine->has_draft();
   const QuestionForm& form = Dictionary::Forms().front();
 

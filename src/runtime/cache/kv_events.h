@@ -35,6 +35,7 @@ struct KvEvent {
   std::vector<int32_t> tokens = {};  // kStored without a key
   int32_t device_blocks = 0;         // kCreated
   int32_t host_blocks = 0;           // kCreated
+  int32_t replica = -1;              // whose cache it is; -1: the engine has no replicas
 };
 
 struct KvEventBatch {

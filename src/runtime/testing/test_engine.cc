@@ -195,6 +195,7 @@ std::unique_ptr<Engine> MakeTestEngine(const TestSetup& setup, const Clock& cloc
     EXPECT_TRUE(Rehearse(*parts.executor, config, scope, clock, turn, &measured).ok());
   }
   if (setup.wrap_executor) parts.executor = setup.wrap_executor(std::move(parts.executor));
+  parts.events = setup.events;
   return Engine::FromParts(std::move(parts), clock);
 }
 

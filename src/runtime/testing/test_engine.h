@@ -67,6 +67,7 @@ struct TestSetup {
   bool rehearse = false;
   // A wrapper for the executor, if any.
   std::function<std::unique_ptr<Executor>(std::unique_ptr<Executor>)> wrap_executor;
+  std::shared_ptr<EventQueue> events;  // of an engine that is one of several
 };
 
 // The executor under test: each suite runs it once as on the host and once, with the variable

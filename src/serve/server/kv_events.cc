@@ -80,7 +80,9 @@ std::unique_ptr<Reply> Answer(const Result<ModelPtr>& model) {
   for (const KvEvent& event : batch->events) {
     json.BeginObject().Key("event_id").Uint(event.id).Key("data").BeginObject();
     WriteData(event, json);
-    json.EndObject().EndObject();
+    json.EndObject();
+    if (event.replica >= 0) json.Key("attention_dp_rank").Int(event.replica);
+    json.EndObject();
   }
   json.EndArray();
   HttpHead head;
