@@ -51,7 +51,7 @@ RankChoice Grant(const RankOptions& options, const RankFacts& facts) {
     }
   }
   choice.ranks = static_cast<int32_t>(ranks);
-  const std::string instead = limit.empty() ? "" : fmt::format(" instead of {}", Ranks(wish.ranks));
+  const std::string instead = limit.empty() ? "" : fmt::format(" instead of {}", wish.ranks);
   choice.why = fmt::format("the model runs on {}{}, {}{}", Ranks(ranks), instead, wish.why, limit);
   choice.why += " (--tensor_parallel_size)";
   return choice;

@@ -51,7 +51,7 @@ TEST_F(RankChoiceTest, FilesForMoreRanksThanThereAreGpusOrCoresRunOnOne) {
   RankChoice choice = Choose();
   EXPECT_EQ(choice.ranks, 1);
   EXPECT_EQ(choice.why,
-            "the model runs on one rank instead of 4 ranks, as its files were built: there are 2 "
+            "the model runs on one rank instead of 4, as its files were built: there are 2 "
             "GPUs (--tensor_parallel_size)");
   facts_.on_cpu = true;
   facts_.places = 1;

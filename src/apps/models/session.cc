@@ -377,8 +377,10 @@ Status OpenRanks(RankChoice choice, SharedDevices& devices, Opening& opening) {
       for (auto& ranks : opening.backends) ranks.resize(1);
     }
   }
-  if (!choice.why.empty()) LogInfo("{}", choice.why);
-  if (!choice.warning.empty()) LogWarning("{}", choice.warning);
+  const std::string& name = opening.pair.target.model.name;  // a dummy has none yet
+  const std::string of = name.empty() ? name : name + ": ";
+  if (!choice.why.empty()) LogInfo("{}{}", of, choice.why);
+  if (!choice.warning.empty()) LogWarning("{}{}", of, choice.warning);
   opening.ranks_why = std::move(choice.why);
   return {};
 }
