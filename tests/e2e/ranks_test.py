@@ -50,7 +50,9 @@ class RanksTest(unittest.TestCase):
             with self.subTest(options=options):
                 server = Server("--device", "cpu", *options)
                 try:
-                    self.assertEqual(server.metric("tandem_ranks"), int(options[1]))
+                    sizes = dict(zip(options[::2], options[1::2]))
+                    ranks = int(sizes.get("--tp_size", sizes.get("--tensor_parallel_size", 1))) * int(sizes.get("--pp_size", sizes.get("--pipeline_parallel_size", 1)))
+                    self.assertEqual(server.metric("tandem_ranks"), ranks)
                     for word, answer in zip(WORDS, self.answers(server)):
                         self.assertIn(KEY[word], answer)
                     status, reply = server.post(
