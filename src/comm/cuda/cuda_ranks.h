@@ -19,7 +19,7 @@ namespace tandem {
 // backend and from any thread; a rank whose communicator is destroyed has left.
 //
 // FAILED_PRECONDITION when two of the GPUs cannot read each other's memory, INVALID_ARGUMENT for
-// other backends, RESOURCE_EXHAUSTED without the memory (24 to 88 MiB on each GPU), UNAVAILABLE
+// other backends, RESOURCE_EXHAUSTED without the memory (30 to 72 MiB on each GPU), UNAVAILABLE
 // when a GPU has failed or this program was built without CUDA.
 Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
     std::span<ops::Backend* const> backends, int stages = 1);
