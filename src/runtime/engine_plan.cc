@@ -190,18 +190,17 @@ Result<std::vector<EnginePlan>> PlanRanks(const EngineOptions& asked,
 }
 
 std::vector<MemoryLine> MemoryLinesOf(std::span<const EnginePlan> plans) {
-  // The ranks of a stage take the same.
-  std::vector<std::vector<MemoryLine>> stages;
+  // One plan for each stage that this process has: its ranks take the same.
+  std::vector<const EnginePlan*> stages;
   for (const EnginePlan& plan : plans) {
-    if (plan.place.rank == 0) stages.push_back(plan.memory.lines);
+    if (stages.empty() || stages.back()->place.stage != plan.place.stage) stages.push_back(&plan);
   }
-  for (const auto& lines : stages) {
-    TANDEM_CHECK(lines.size() == stages.front().size(), "stages with other lines");
-  }
+  const RankPlace& split = plans.front().place;
+  const bool has_all = std::ssize(stages) == split.stages;
   std::vector<MemoryLine> joined;
   // `where`: empty for all stages.
-  const auto add = [&joined](MemoryLine line, const std::string& where, size_t ranks) {
-    line.ranks = static_cast<int64_t>(ranks);
+  const auto add = [&joined](MemoryLine line, const std::string& where, int64_t ranks) {
+    line.ranks = ranks;
     for (const std::string& part :
          {where, ranks > 1 ? fmt::format("on each of {} ranks", ranks) : std::string()}) {
       if (!line.note.empty() && !part.empty()) line.note += ", ";
@@ -209,18 +208,20 @@ std::vector<MemoryLine> MemoryLinesOf(std::span<const EnginePlan> plans) {
     }
     joined.push_back(std::move(line));
   };
-  for (size_t i = 0; i < stages.front().size(); ++i) {
-    const MemoryLine& first = stages.front()[i];
-    const bool is_same = std::ranges::all_of(stages, [&](const std::vector<MemoryLine>& lines) {
+  for (size_t i = 0; i < stages.front()->memory.lines.size(); ++i) {
+    const MemoryLine& first = stages.front()->memory.lines[i];
+    const bool is_same = std::ranges::all_of(stages, [&](const EnginePlan* stage) {
+      const std::vector<MemoryLine>& lines = stage->memory.lines;
+      TANDEM_CHECK(lines.size() == stages.front()->memory.lines.size(), "stages with other lines");
       return lines[i].bytes == first.bytes && lines[i].note == first.note;
     });
-    if (is_same) {
-      add(first, "", plans.size());
+    if (has_all && is_same) {
+      add(first, "", split.ranks * split.stages);
       continue;
     }
-    for (size_t stage = 0; stage < stages.size(); ++stage) {
-      add(stages[stage][i], fmt::format("stage {} of {}", stage + 1, stages.size()),
-          plans.size() / stages.size());
+    for (const EnginePlan* stage : stages) {
+      add(stage->memory.lines[i],
+          fmt::format("stage {} of {}", stage->place.stage + 1, split.stages), split.ranks);
     }
   }
   return joined;

@@ -7,25 +7,12 @@
 #include <thread>
 
 #include "comm/testing/join_in_threads.h"
-#include "model/rank_source.h"
 #include "runtime/rank_agreement.h"
-#include "runtime/testing/family_engine.h"
+#include "runtime/testing/ranked_models.h"
 #include "runtime/testing/triples.h"
 
 namespace tandem {
 namespace {
-
-EngineModel LoadPart(const std::string& name, DType dtype, const RankPlace& place,
-                     ops::Backend& backend, int64_t max_seq_len) {
-  const auto reader = HfReader::Open(FixturesFolder() / name, dtype);
-  EXPECT_TRUE(reader.ok()) << reader.status().message();
-  const auto spec = RankSpec((*reader)->spec(), place);
-  EXPECT_TRUE(spec.ok()) << spec.status().message();
-  RankSource source(**reader, *spec);
-  auto weights = LoadWeights(source, backend, max_seq_len);
-  EXPECT_TRUE(weights.ok()) << weights.status().message();
-  return {*weights, name};
-}
 
 EngineOptions Options() {
   EngineOptions options = FamilyOptions();
@@ -37,19 +24,20 @@ EngineOptions Options() {
 // The processes of an engine; what each was started with.
 class Processes {
  public:
-  Processes(const std::string& name, int size, const EngineOptions& options) {
-    for (JoinedRanks& joined : JoinInThreads(size)) {
-      const RankPlace place{static_cast<int64_t>(ranks_.size()), size};
+  Processes(const std::string& name, const RankSplit& split, const EngineOptions& options) {
+    for (JoinedRanks& joined : JoinInThreads(split.count(), split.stages)) {
+      const RankPlace place = split.PlaceOf(static_cast<int>(ranks_.size()));
+      const RankPlace of_draft{place.rank, place.ranks};
       auto made = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false});
       EXPECT_TRUE(made.ok()) << made.status().message();
       ops::Backend& backend = *backends_.emplace_back(std::move(*made));
       ranks_.push_back(
           {.backend = &backend,
            .ranks = std::move(joined.ranks),
-           .target = LoadPart(name, DType::kF32, place, backend, options.max_seq_len),
-           .draft = LoadPart(name, kFamilyDraftType, place, backend, options.max_seq_len)});
+           .target = LoadRank(name, DType::kF32, place, backend, options.max_seq_len),
+           .draft = LoadRank(name, kFamilyDraftType, of_draft, backend, options.max_seq_len)});
       RankProcesses& links = links_.emplace_back();
-      links.on_machine = size;
+      links.on_machine = split.count();
       for (auto& link : joined.links) links.links.push_back(std::move(link));
     }
     ended_.resize(ranks_.size());
@@ -99,10 +87,11 @@ std::vector<Request> Requests(int64_t vocab) {
   return requests;
 }
 
-class ProcessRanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, int>> {};
+class ProcessRanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, RankSplit>> {
+};
 
 TEST_P(ProcessRanksEngineTest, GiveTheTokensOfOneRankAndEndWithTheirLeader) {
-  const auto& [name, size] = GetParam();
+  const auto& [name, split] = GetParam();
   const SteadyClock clock;
   const ModelSpec spec = FamilySpec(name);
   const auto expected =
@@ -110,11 +99,8 @@ TEST_P(ProcessRanksEngineTest, GiveTheTokensOfOneRankAndEndWithTheirLeader) {
   for (const bool scarce : {false, true}) {
     SCOPED_TRACE(scarce ? "few blocks" : "enough blocks");
     EngineOptions options = Options();
-    if (scarce) {
-      options.kv_cache_bytes =
-          16 * 9 * (spec.KvBytesPerToken(DType::kF32) + spec.KvBytesPerToken(kFamilyDraftType));
-    }
-    Processes processes(name, size, options);
+    if (scarce) options.kv_cache_tokens = 16 * 9;
+    Processes processes(name, split, options);
     {
       auto engine = processes.Start(options);
       ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -127,23 +113,29 @@ TEST_P(ProcessRanksEngineTest, GiveTheTokensOfOneRankAndEndWithTheirLeader) {
       EXPECT_GT((*engine)->Stats().drafts_accepted, 0);
     }
     processes.Join();
-    for (int rank = 1; rank < size; ++rank) {
+    for (int rank = 1; rank < split.count(); ++rank) {
       const Status& ended = processes.ended(static_cast<size_t>(rank));
       EXPECT_TRUE(ended.ok()) << ended.message();
     }
   }
 }
 
+std::string ParamName(const testing::TestParamInfo<std::tuple<std::string, RankSplit>>& info) {
+  return std::get<0>(info.param) + NameOf(std::get<1>(info.param));
+}
 INSTANTIATE_TEST_SUITE_P(Two, ProcessRanksEngineTest,
                          ::testing::Combine(::testing::Values("mistral", "gemma2", "qwen3_moe"),
-                                            ::testing::Values(2)));
+                                            ::testing::Values(RankSplit{2, 1}, RankSplit{1, 2})),
+                         ParamName);
 INSTANTIATE_TEST_SUITE_P(Four, ProcessRanksEngineTest,
-                         ::testing::Combine(::testing::Values("mistral"), ::testing::Values(4)));
+                         ::testing::Combine(::testing::Values("mistral"),
+                                            ::testing::Values(RankSplit{4, 1}, RankSplit{2, 2})),
+                         ParamName);
 
 class ProcessThatLeavesTest : public ::testing::TestWithParam<size_t> {};
 
 TEST_P(ProcessThatLeavesTest, EveryOpenRequestIsAnsweredAndTheOthersEnd) {
-  Processes processes("mistral", 4, Options());
+  Processes processes("mistral", {2, 2}, Options());
   {
     auto engine = processes.Start(Options());
     ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -161,7 +153,7 @@ TEST_P(ProcessThatLeavesTest, EveryOpenRequestIsAnsweredAndTheOthersEnd) {
 }
 
 TEST_P(ProcessThatLeavesTest, IsNoticedWithoutAStep) {
-  Processes processes("mistral", 4, Options());
+  Processes processes("mistral", {2, 2}, Options());
   {
     auto engine = processes.Start(Options());
     ASSERT_TRUE(engine.ok()) << engine.status().message();
@@ -181,7 +173,7 @@ TEST_P(ProcessThatLeavesTest, IsNoticedWithoutAStep) {
 INSTANTIATE_TEST_SUITE_P(Each, ProcessThatLeavesTest, ::testing::Values(1, 3));
 
 TEST(ProcessesWithOtherOptionsTest, AreRefusedOnBothSides) {
-  Processes processes("mistral", 2, Options());
+  Processes processes("mistral", {2, 1}, Options());
   const auto engine =
       processes.Start(Options(), [](EngineOptions& others) { others.max_batch_size = 3; });
   EXPECT_EQ(engine.status().code(), Code::kFailedPrecondition);
@@ -194,7 +186,7 @@ TEST(ProcessesWithLessMemoryTest, GiveAllTheirNumberOfBlocks) {
   EngineOptions little = Options();
   little.kv_cache_bytes = 1 << 20;
   const auto blocks = [](const EngineOptions& options, int64_t kv_cache_bytes) {
-    Processes processes("mistral", 2, options);
+    Processes processes("mistral", {2, 1}, options);
     const auto engine = processes.Start(
         options, [&](EngineOptions& others) { others.kv_cache_bytes = kv_cache_bytes; });
     EXPECT_TRUE(engine.ok()) << engine.status().message();
