@@ -1,6 +1,7 @@
 // The ranks of a session: on how many devices its models lie.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -28,8 +29,8 @@ struct RankOptions {
   int32_t first = 0;
   int32_t here = 0;
 
-  // Of all processes.
-  int32_t count() const { return target * stages; }
+  // Of all processes; one for each stage while nothing is settled.
+  int32_t count() const { return std::max(target, 1) * stages; }
   int32_t num_here() const { return here > 0 ? here : count(); }
 };
 
