@@ -87,7 +87,13 @@ class ProcessesTest(unittest.TestCase):
                 self.assertIn(KEY[word], answer)
 
     def test_they_answer_as_one_and_end_together(self):
-        for size, options in ((2, ()), (4, ("--draft_tensor_parallel_size", "1")), (2, ("--no_draft",))):
+        for size, options in (
+            (2, ()),
+            (4, ("--draft_tensor_parallel_size", "1")),
+            (2, ("--no_draft",)),
+            (2, ("--pipeline_parallel_size", "2")),
+            (4, ("--pipeline_parallel_size", "2")),
+        ):
             with self.subTest(size=size, options=options):
                 server = Leader(size, *options)
                 self.expect_answers(server)

@@ -197,7 +197,7 @@ double Limits::StepSeconds(const Session& session, int32_t batch, int64_t contex
   double bytes = StepBytes(*replica.target_weights.weights, batch) + cache;
   // The stages compute one after the other, each with its first rank beside the others.
   const RankOptions& ranks = session.options.ranks;
-  for (int32_t rank = ranks.target; rank < ranks.count(); rank += ranks.target) {
+  for (int32_t rank = ranks.target; rank < ranks.num_here(); rank += ranks.target) {
     bytes += StepBytes(*replica.other_ranks[static_cast<size_t>(rank - 1)].target.weights, batch);
   }
   const double operations = 2.0 * static_cast<double>(NumActiveParameters(spec)) * batch;

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <string_view>
 
 namespace tandem::apps {
 namespace {
@@ -22,7 +23,9 @@ Wish WishOf(const RankOptions& options, const RankFacts& facts) {
     return {static_cast<int64_t>(options.devices.size()) / options.stages, "one for each device"};
   }
   if (facts.built.tp_size > 1) return {facts.built.tp_size, "as its files were built"};
-  if (options.world_size > 1) return {options.world_size, "as --world_size says"};
+  if (options.world_size > 1 && options.world_size % options.stages == 0) {
+    return {options.world_size / options.stages, "as --world_size says"};
+  }
   return {};
 }
 
@@ -52,7 +55,8 @@ RankChoice Grant(const RankOptions& options, const RankFacts& facts) {
   }
   choice.ranks = static_cast<int32_t>(ranks);
   const std::string instead = limit.empty() ? "" : fmt::format(" instead of {}", wish.ranks);
-  choice.why = fmt::format("the model runs on {}{}, {}{}", Ranks(ranks), instead, wish.why, limit);
+  const std::string_view where = options.stages == 1 ? "the model" : "each stage of the model";
+  choice.why = fmt::format("{} runs on {}{}, {}{}", where, Ranks(ranks), instead, wish.why, limit);
   choice.why += " (--tensor_parallel_size)";
   return choice;
 }
@@ -63,10 +67,10 @@ Result<RankChoice> ChooseRanks(const RankOptions& options, const RankFacts& fact
   RankChoice choice;
   const auto listed = static_cast<int64_t>(options.devices.size());
   if (listed > 1 && listed % options.stages != 0) {
-    return InvalidArgument(fmt::format(
-        "--pipeline_parallel_size {}: --device names {} devices, which are not equally many for "
-        "each stage",
-        options.stages, listed));
+    return InvalidArgument(
+        fmt::format("--pipeline_parallel_size {}: --device names {} devices; name as many for each "
+                    "stage, or only the first",
+                    options.stages, listed));
   }
   if (options.target > 0) {
     if (listed > 1 && listed != options.count()) {
@@ -80,10 +84,11 @@ Result<RankChoice> ChooseRanks(const RankOptions& options, const RankFacts& fact
     choice = Grant(options, facts);
   }
   // Stages of a pipeline are ranks of a launch too.
-  if (options.world_size > 1 && options.world_size != choice.ranks * options.stages &&
+  const int32_t all = choice.ranks * options.stages;
+  if (options.world_size > 1 && options.world_size != all &&
       options.world_size != facts.built.num_files() && choice.warning.empty()) {
-    choice.warning = fmt::format("--world_size {}: the model runs on {}", options.world_size,
-                                 Ranks(choice.ranks));
+    choice.warning =
+        fmt::format("--world_size {}: the model runs on {}", options.world_size, Ranks(all));
   }
   return choice;
 }

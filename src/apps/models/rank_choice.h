@@ -1,4 +1,5 @@
-// How many ranks a model runs on where the options leave it open. Pure; any thread.
+// How many ranks a model, or each of its stages, runs on where the options leave it open. Pure; any
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -20,15 +21,16 @@ struct RankFacts {
 };
 
 struct RankChoice {
-  int32_t ranks = 1;
+  int32_t ranks = 1;        // of each stage
   std::string why;          // "the model runs on 2 ranks, ..."; empty: nothing was left open
   bool by_default = false;  // nobody asked for this number, so one rank will do as well
   std::string warning;      // what was asked for and is not so; empty: nothing
 };
 
 // A number that is given counts, then one rank for each device of a list, then what the model was
-// built for, then --world_size. A number that is not given, and which the places or the model do
-// not allow, becomes one. INVALID_ARGUMENT for a given number that differs from a list's.
+// built for, then --world_size; lists and --world_size are of the ranks of all stages. A number
+// that is not given, and which the places or the model do not allow, becomes one. INVALID_ARGUMENT
+// for a given number that differs from a list's.
 Result<RankChoice> ChooseRanks(const RankOptions& options, const RankFacts& facts);
 
 }  // namespace tandem::apps

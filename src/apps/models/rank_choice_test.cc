@@ -120,5 +120,31 @@ TEST_F(RankChoiceTest, AWorldIsOnlyForModelsThatSayNothing) {
   EXPECT_EQ(Choose().warning, "--world_size 4: the model runs on one rank");
 }
 
+TEST_F(RankChoiceTest, AListNamesTheDevicesOfAllStages) {
+  options_.stages = 2;
+  options_.devices = {"cuda:0", "cuda:1", "cuda:2", "cuda:3"};
+  EXPECT_EQ(Choose().ranks, 2);
+  EXPECT_EQ(
+      Choose().why,
+      "each stage of the model runs on 2 ranks, one for each device (--tensor_parallel_size)");
+  options_.devices.resize(2);
+  EXPECT_EQ(Choose().ranks, 1);
+  options_.devices.resize(3, "cuda:2");
+  EXPECT_THAT(ChooseRanks(options_, facts_).status().message(),
+              HasSubstr("--pipeline_parallel_size 2: --device names 3 devices"));
+  options_.devices = {"cuda:0", "cuda:1"};
+  options_.target = 2;
+  EXPECT_THAT(ChooseRanks(options_, facts_).status().message(), HasSubstr("names 2 devices"));
+}
+
+TEST_F(RankChoiceTest, AWorldIsOfAllStages) {
+  options_.stages = 2;
+  options_.world_size = 4;
+  EXPECT_EQ(Choose().ranks, 2);
+  EXPECT_THAT(Choose().warning, IsEmpty());
+  facts_.places = 3;
+  EXPECT_EQ(Choose().ranks, 1);
+}
+
 }  // namespace
 }  // namespace tandem::apps

@@ -323,7 +323,6 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
                                                     SessionOptions& options,
                                                     SharedResources& shared) {
   TANDEM_ASSIGN_OR_RETURN(RankWorld world, WorldOf(ProcessOptionRows().Read(values), ::getenv));
-  world.stages = options.ranks.stages;
   if (world.size == 1) return std::shared_ptr<ProcessGroup>();
   RankOptions& ranks = options.ranks;
   if (ranks.target == 0) ranks.target = std::max(world.size / ranks.stages, 1);
@@ -335,6 +334,7 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
         "--tensor_parallel_size {}{}: there are {} processes, and on a CPU each is a rank",
         ranks.target, stages, world.size));
   }
+  if (!on_gpu) world.stages = ranks.stages;
   if (options.replicas.count > 1 && !on_gpu) {
     return InvalidArgument(
         "--data_parallel_size: the processes of a model are one replica; start others on their "

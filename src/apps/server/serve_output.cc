@@ -50,12 +50,12 @@ void SayMemory(const ServedEngine& engine, const Console& console) {
   console.Say(fmt::format("memory of {}:", session.target.name));
   if (!session.ranks_why.empty()) console.Say("  " + session.ranks_why);
   const bool on_host = session.backend->device().kind == Device::Kind::kCpu;
-  int64_t total = 0;
+  int64_t total = 0, ranks = 1;
   for (const MemoryLine& line : session.engine->memory_plan()) {
     console.Say(ShowMemoryLine(line));
     if (on_host || !line.pinned) total += line.bytes * line.ranks;  // one kind of memory
+    ranks = std::max(ranks, line.ranks);
   }
-  const size_t ranks = session.replicas.front().backends.size();
   console.Say(fmt::format("  {:34} {:>10}",
                           ranks == 1 ? "total" : fmt::format("total of {} ranks", ranks),
                           FormatBytes(total)));
