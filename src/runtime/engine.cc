@@ -1,5 +1,6 @@
 #include "runtime/engine.h"
 
+#include <future>
 #include <random>
 #include <string>
 #include <thread>
@@ -22,6 +23,8 @@ constexpr int64_t kRequestsWithLogits = 4;
 constexpr Nanos kIdleWait = std::chrono::milliseconds(200);
 // Time to finish after a drain or a stop: two steps, however long they are.
 constexpr Nanos kCancelWait = std::chrono::seconds(60);
+// For the step that runs when the loop is stopped.
+constexpr Nanos kStopWait = std::chrono::seconds(10);
 
 Status ShuttingDown() {
   return Unavailable("the server is shutting down; send the request to another one");
@@ -109,6 +112,14 @@ struct Engine::Impl {
     while (!stop) {
       if (!loop.Step()) inbox.WaitForWork(kIdleWait);
     }
+    loop_ended.set_value();
+  }
+
+  // Another process of the model may keep a step waiting for good.
+  void JoinLoop() {
+    if (!thread.joinable()) return;
+    if (loop_ended.get_future().wait_for(kStopWait) == std::future_status::timeout) loop.Abandon();
+    thread.join();
   }
 
   // True when every sequence ended within `timeout`; drives the loop where no thread does.
@@ -139,6 +150,7 @@ struct Engine::Impl {
   EngineLoop loop;
   std::thread thread;
   std::atomic<bool> stop{false};
+  std::promise<void> loop_ended;  // of the thread
 };
 
 std::vector<std::unique_ptr<Sequence>> Engine::Impl::MakeSequences(
@@ -205,6 +217,7 @@ bool Engine::PopEvent(Event& event, Nanos timeout) { return impl_->events->Pop(e
 void Engine::Start() {
   TANDEM_CHECK(!impl_->thread.joinable(), "the engine is running");
   impl_->stop = false;
+  impl_->loop_ended = {};
   impl_->thread = std::thread([this] { impl_->RunLoop(); });
 }
 
@@ -221,7 +234,7 @@ void Engine::Stop() {
   impl_->inbox.Close(ShuttingDown());
   impl_->stop = true;
   impl_->inbox.WakeLoop();
-  if (impl_->thread.joinable()) impl_->thread.join();
+  impl_->JoinLoop();
   impl_->inbox.CancelAll();
   while (impl_->inbox.open() > 0) impl_->loop.Step();
 }

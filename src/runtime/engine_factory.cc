@@ -173,10 +173,11 @@ Result<std::vector<EnginePlan>> PlanEngineRanks(const EngineOptions& asked,
   TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans, PlanRanks(asked, memory));
   const EngineRank& first = ranks.front();
   const Weights* const draft = first.draft.weights.get();
-  TANDEM_ASSIGN_OR_RETURN(const FewestBlocks fewest,
-                          AgreeOnBlocks(plans.front(), first.target.weights->spec,
-                                        draft == nullptr ? nullptr : &draft->spec, processes));
-  return PlanRanks(asked, memory, fewest);
+  TANDEM_ASSIGN_OR_RETURN(const FewestBlocks fewest, AgreeOnBlocks(plans.front(), processes));
+  TANDEM_ASSIGN_OR_RETURN(std::vector<EnginePlan> agreed, PlanRanks(asked, memory, fewest));
+  TANDEM_RETURN_IF_ERROR(AgreeOnPlan(agreed.front(), first.target.weights->spec,
+                                     draft == nullptr ? nullptr : &draft->spec, processes));
+  return agreed;
 }
 
 Result<std::unique_ptr<Engine>> Engine::Create(const EngineOptions& asked,

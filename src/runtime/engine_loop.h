@@ -30,6 +30,8 @@ class EngineLoop {
   // and new requests are answered with that failure. Engine thread.
   bool Step();
   EngineStats Stats() const;  // any thread
+  // Ends what a step waits for besides the device. Any thread.
+  void Abandon() { executor_->Abandon(); }
   // Aborts when the block counts do not add up. Engine thread.
   void CheckIntegrity() const { kv_.CheckIntegrity(); }
 

@@ -32,20 +32,6 @@ std::string DescribeModel(const ModelSpec& spec) {
                      spec.place.ranks);
 }
 
-// What every step depends on, as a number without its sign.
-int64_t HashOf(const EnginePlan& plan, const ModelSpec& target, const ModelSpec* draft) {
-  const EngineOptions& options = plan.options;
-  const SchedulerLimits& limits = plan.limits;
-  const std::string text = fmt::format(
-      "{}|{}|{} {} {} {} {} {} {} {} {} {} {} {} {} {}", DescribeModel(target),
-      draft == nullptr ? "" : DescribeModel(*draft), options.max_batch_size, options.max_num_tokens,
-      options.max_seq_len, options.max_draft_len, options.block_tokens, options.lookup_ngram,
-      options.draft_forced, options.ratio_acceptance, static_cast<int>(options.draft_mode),
-      static_cast<int>(options.executor), limits.max_launched, limits.max_logits_rows,
-      limits.max_sent_drafts, plan.memory.window_tokens);
-  return static_cast<int64_t>(Hash64(std::as_bytes(std::span(text)), 0) >> 1);
-}
-
 }  // namespace
 
 Status TakeLeast(std::span<int64_t> values, const RankProcesses& processes) {
@@ -68,17 +54,38 @@ Status TakeLeast(std::span<int64_t> values, const RankProcesses& processes) {
   return {};
 }
 
-Result<FewestBlocks> AgreeOnBlocks(const EnginePlan& plan, const ModelSpec& target,
-                                   const ModelSpec* draft, const RankProcesses& processes) {
-  const MemoryPlan& memory = plan.memory;
-  const int64_t hash = HashOf(plan, target, draft);
-  // The least and, of the negative, the greatest: equal where all are.
-  std::array<int64_t, 4> values = {hash, -hash, memory.num_blocks, memory.num_host_blocks};
+Result<FewestBlocks> AgreeOnBlocks(const EnginePlan& plan, const RankProcesses& processes) {
+  std::array<int64_t, 2> values = {plan.memory.num_blocks, plan.memory.num_host_blocks};
   TANDEM_RETURN_IF_ERROR(TakeLeast(values, processes));
-  if (values[0] == -values[1]) return FewestBlocks{.device = values[2], .host = values[3]};
-  return FailedPrecondition(
+  return FewestBlocks{.device = values[0], .host = values[1]};
+}
+
+Status AgreeOnText(std::string_view text, std::string_view otherwise,
+                   const RankProcesses& processes) {
+  const auto hash = static_cast<int64_t>(Hash64(std::as_bytes(std::span(text)), 0) >> 1);
+  // The least and, of the negative, the greatest: equal where all are.
+  std::array<int64_t, 2> values = {hash, -hash};
+  TANDEM_RETURN_IF_ERROR(TakeLeast(values, processes));
+  return values[0] == -values[1] ? Status() : FailedPrecondition(std::string(otherwise));
+}
+
+Status AgreeOnPlan(const EnginePlan& plan, const ModelSpec& target, const ModelSpec* draft,
+                   const RankProcesses& processes) {
+  const EngineOptions& options = plan.options;
+  const SchedulerLimits& limits = plan.limits;
+  const auto kv = options.kv_cache_dtype;
+  return AgreeOnText(
+      fmt::format("{}|{}|{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", DescribeModel(target),
+                  draft == nullptr ? "" : DescribeModel(*draft), options.max_batch_size,
+                  options.max_num_tokens, options.max_seq_len, options.max_draft_len,
+                  options.block_tokens, options.lookup_ngram, options.draft_forced,
+                  options.ratio_acceptance, static_cast<int>(options.draft_mode),
+                  static_cast<int>(options.executor), limits.max_launched, limits.max_logits_rows,
+                  limits.max_sent_drafts, plan.memory.num_window_blocks, plan.memory.window_tokens,
+                  kv ? static_cast<int>(*kv) : -1),
       "the processes of the model were started with other models or options: give all of them the "
-      "same command line");
+      "same command line",
+      processes);
 }
 
 }  // namespace tandem

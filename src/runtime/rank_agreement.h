@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "comm/processes/rank_link.h"
@@ -27,9 +28,17 @@ struct RankProcesses {
 // FAILED_PRECONDITION when one has another number of values.
 Status TakeLeast(std::span<int64_t> values, const RankProcesses& processes);
 
-// The fewest blocks of any process. FAILED_PRECONDITION when the processes were started with other
-// models or options, as far as their steps depend on them. `draft`: null without one.
-Result<FewestBlocks> AgreeOnBlocks(const EnginePlan& plan, const ModelSpec& target,
-                                   const ModelSpec* draft, const RankProcesses& processes);
+// The fewest blocks of any process.
+Result<FewestBlocks> AgreeOnBlocks(const EnginePlan& plan, const RankProcesses& processes);
+
+// FAILED_PRECONDITION with the message `otherwise` when the processes do not all give the same
+// text.
+Status AgreeOnText(std::string_view text, std::string_view otherwise,
+                   const RankProcesses& processes);
+
+// The same for what every step depends on, when the blocks are agreed on. `draft`: null without
+// one.
+Status AgreeOnPlan(const EnginePlan& plan, const ModelSpec& target, const ModelSpec* draft,
+                   const RankProcesses& processes);
 
 }  // namespace tandem

@@ -174,6 +174,19 @@ class ProcessesTest(unittest.TestCase):
         for text in ("".join(server.lines), said[0]):
             self.assertIn("give all of them the same command line", text)
 
+    def test_processes_that_load_other_weights_are_refused(self):
+        for others in (("--weights", "int8"), ("--kv_cache_dtype", "fp8")):
+            with self.subTest(others=others):
+                server = Leader(2, rank_arguments=others)
+                codes, said = server.end()
+                self.assertEqual(codes, [5, 5], said)
+                self.assertIn("the same command line", "".join(server.lines))
+
+    def test_stages_whose_cache_bounds_the_sequences_serve(self):
+        server = Leader(4, "--pipeline_parallel_size", "4", "--kv_cache_bytes", "1000000", "--no_draft")
+        self.expect_answers(server)
+        self.assertEqual(server.end()[0], [0] * 4)
+
     def test_what_is_missing_or_does_not_fit_is_named(self):
         with tempfile.TemporaryDirectory() as folder:
             secret = Path(folder) / "secret"
@@ -184,7 +197,7 @@ class ProcessesTest(unittest.TestCase):
                 (("--num_processes", "2", "--process_rank", "2"), "the last one is 1"),
                 (("--num_processes", "2", "--process_rank", "0", "--leader_address", "192.0.2.1"), "--rank_secret_file"),
                 (
-                    ("--num_processes", "2", "--process_rank", "0", "--leader_address", "127.0.0.1:0", "--tensor_parallel_size", "3"),
+                    ("--num_processes", "2", "--process_rank", "0", "--leader_address", "127.0.0.1:0", "--rank_secret_file", str(secret), "--tensor_parallel_size", "3"),
                     "--tensor_parallel_size 3: there are 2 processes",
                 ),
             ):

@@ -1,5 +1,5 @@
 // Loading the models of a session: on each rank its part, or what another session or replica has of
-// it. Used by session.cc alone, by the thread that opens the session.
+// it. Used by those that open sessions (opening.h, session.cc), by the thread that opens one.
 #pragma once
 
 #include <memory>

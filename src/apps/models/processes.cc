@@ -2,16 +2,22 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <charconv>
 #include <chrono>
 #include <cstdlib>
 #include <optional>
+#include <span>
 #include <string_view>
+#include <system_error>
 #include <utility>
+#include <vector>
 
 #include "apps/cli/version.h"
+#include "base/checksum.h"
 #include "base/file.h"
+#include "ops/backend.h"
 
 namespace tandem::apps {
 namespace {
@@ -79,9 +85,15 @@ std::string WithPort(const std::string& address) {
   return fmt::format("{}:{}", address, kPort);
 }
 
-bool StaysOnThisMachine(std::string_view address) {
-  return IsUnix(address) || address.starts_with("127.") || address.starts_with("localhost:") ||
-         address.starts_with("[::1]:");
+// The fastest instruction set that all processes have: what several ranks compute alike must have
+// the same bits.
+Result<std::string> AgreeOnIsa(const std::string& asked, const RankProcesses& processes) {
+  constexpr std::array<std::string_view, 4> kIsas = {"scalar", "avx2", "avx512", "amx"};
+  const std::string own = asked == "auto" ? ops::SupportedCpuIsas().back() : asked;
+  std::array<int64_t, 1> least = {std::ranges::find(kIsas, own) - kIsas.begin()};
+  TANDEM_RETURN_IF_ERROR(TakeLeast(least, processes));
+  if (least[0] >= std::ssize(kIsas)) return own;  // one that nobody knows, which is refused later
+  return std::string(kIsas[static_cast<size_t>(least[0])]);
 }
 
 }  // namespace
@@ -157,7 +169,8 @@ Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ)
     if (!secret.ok()) return secret.status().Annotate("--rank_secret_file");
     world.secret = secret->substr(0, secret->find_last_not_of(" \t\r\n") + 1);
   }
-  if (world.secret.empty() && !StaysOnThisMachine(world.address)) {
+  // Of a Unix socket the system tells who comes.
+  if (world.secret.empty() && !IsUnix(world.address)) {
     return InvalidArgument(fmt::format(
         "--rank_secret_file: processes that meet at {} need a secret, because others could come "
         "there too",
@@ -166,7 +179,8 @@ Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ)
   return world;
 }
 
-Result<std::unique_ptr<ProcessGroup>> JoinProcesses(const RankWorld& world, bool on_gpu) {
+Result<std::unique_ptr<ProcessGroup>> JoinProcesses(const RankWorld& world, bool on_gpu,
+                                                    const std::string& isa) {
   TANDEM_ASSIGN_OR_RETURN(JoinedRanks joined, JoinRanks(world, kPatience));
   auto group = std::make_unique<ProcessGroup>();
   group->rank = world.rank;
@@ -186,9 +200,35 @@ Result<std::unique_ptr<ProcessGroup>> JoinProcesses(const RankWorld& world, bool
         "--num_processes: the GPUs of several machines are not ranks of one model yet; start a "
         "server on each machine, with --tensor_parallel_size for its GPUs");
   }
+  if (!on_gpu) {
+    TANDEM_ASSIGN_OR_RETURN(group->isa, AgreeOnIsa(isa, group->processes));
+  }
   group->idle = on_gpu && world.rank > 0;
   if (!on_gpu) group->ranks = std::move(joined.ranks);
   return group;
+}
+
+Result<std::string> SampleModel(const std::filesystem::path& folder) {
+  constexpr size_t kSamples = 256, kSampleBytes = 4096;
+  std::vector<std::filesystem::path> files;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error)) {
+    if (entry.is_regular_file(error)) files.push_back(entry.path());
+  }
+  if (error) return NotFound(fmt::format("{}: {}", folder.string(), error.message()));
+  std::ranges::sort(files);
+  std::string text;
+  for (const std::filesystem::path& path : files) {
+    TANDEM_ASSIGN_OR_RETURN(const auto file, MappedFile::Open(path));
+    const std::span<const std::byte> bytes = file->bytes();
+    uint64_t hash = bytes.size();
+    for (size_t i = 0; i < kSamples; ++i) {
+      const size_t begin = bytes.size() / kSamples * i;
+      hash = Hash64(bytes.subspan(begin, std::min(kSampleBytes, bytes.size() - begin)), hash);
+    }
+    text += fmt::format("{} {} {}\n", path.filename().string(), bytes.size(), hash);
+  }
+  return text;
 }
 
 }  // namespace tandem::apps

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>
@@ -41,10 +42,17 @@ struct ProcessGroup {
   // The processes on this one's cores, itself included, and how many of them come before it.
   int sharing = 1;
   int share = 0;
+  std::string isa;  // that all compute with; on CPUs
 };
 
 // Waits for the others, for minutes if need be. FAILED_PRECONDITION for GPUs of several machines,
 // and where the processes were started for different devices.
-Result<std::unique_ptr<ProcessGroup>> JoinProcesses(const RankWorld& world, bool on_gpu);
+// `isa`: the instruction set that this one was asked to use.
+Result<std::unique_ptr<ProcessGroup>> JoinProcesses(const RankWorld& world, bool on_gpu,
+                                                    const std::string& isa);
+
+// A text from which it is seen whether two folders hold the same model: names and sizes of its
+// files, and samples of their bytes. NOT_FOUND and the like when they cannot be read.
+Result<std::string> SampleModel(const std::filesystem::path& folder);
 
 }  // namespace tandem::apps

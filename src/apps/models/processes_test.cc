@@ -83,13 +83,32 @@ TEST(ProcessesTest, ALeaderWorkerSetNamesItsPods) {
 }
 
 TEST(ProcessesTest, TheCommandLineCounts) {
+  const TemporaryFolder folder;
   ProcessOptions options = Options(3, 2, "127.0.0.1:7000");
+  // Any user of the machine could come there.
+  EXPECT_THAT(Find(options, kMpi).status().message(), HasSubstr("need a secret"));
+  options.secret_file = folder.path() / "secret";
+  std::ofstream(options.secret_file) << "between us";
   const RankWorld world = Find(options, kMpi).value();
   EXPECT_EQ(world.size, 3);
   EXPECT_EQ(world.rank, 2);
   EXPECT_EQ(world.address, "127.0.0.1:7000");
   options.leader_address = "[::1]";
   EXPECT_EQ(Find(options, {}).value().address, "[::1]:18200");
+}
+
+TEST(ProcessesTest, ASampleTellsModelsApart) {
+  const TemporaryFolder one, other;
+  const auto write = [](const TemporaryFolder& folder, char last) {
+    std::ofstream(folder.path() / "config.json") << "{}";
+    std::ofstream(folder.path() / "model.safetensors") << std::string(100'000, 'w') << last;
+  };
+  write(one, 'a');
+  write(other, 'a');
+  EXPECT_EQ(SampleModel(one.path()).value(), SampleModel(other.path()).value());
+  write(other, 'b');
+  EXPECT_NE(SampleModel(one.path()).value(), SampleModel(other.path()).value());
+  EXPECT_FALSE(SampleModel(one.path() / "none").ok());
 }
 
 TEST(ProcessesTest, WhatIsMissingIsNamed) {

@@ -70,6 +70,11 @@ Status Serve(const OptionValues& values, const LlgtrtServing& llgtrt,
   server_options.version = Version();
   TANDEM_ASSIGN_OR_RETURN(const RankWorld world,
                           WorldOf(ProcessOptionRows().Read(values), ::getenv));
+  if (world.size > 1 && !options.model_repo.empty()) {
+    return InvalidArgument(
+        "--model_repo: several processes serve one model; name the model, or start one process "
+        "(without mpirun, or with --num_processes 1)");
+  }
   if (world.rank == 0) {
     TANDEM_RETURN_IF_ERROR(serve::CheckPort(server_options.http.host, server_options.http.port));
   }

@@ -20,6 +20,8 @@ class RankLink {
   // been ended. Receive waits for a message and keeps the vector's memory.
   Status Send(const RankMessage& message);
   Status Receive(RankMessage& message);
+  // Whether the other side has left.
+  bool HasEnded() const { return socket_.HasEnded(); }
   // Any thread: ends what either side waits for.
   void End() { socket_.Shutdown(); }
 

@@ -17,8 +17,9 @@
 namespace tandem {
 namespace {
 
-constexpr Nanos kHelloTime =
-    std::chrono::seconds(5);  // for one that has connected to say who it is
+// For one that has connected to say who it is: others wait meanwhile.
+constexpr Nanos kHelloTime = std::chrono::seconds(1);
+constexpr Nanos kLookTime = std::chrono::seconds(1);  // between looks at those that are there
 constexpr Nanos kRetryTime = std::chrono::milliseconds(100);
 constexpr Nanos kSayTime = std::chrono::seconds(10);
 constexpr uint64_t kMagic = 0x4b4e41526d656454;  // "TedmRANK"
@@ -165,15 +166,17 @@ class Joining {
 
  private:
   Status Lead() {
-    TANDEM_ASSIGN_OR_RETURN(const Listener listener, Listener::Bind(world_.address));
+    TANDEM_ASSIGN_OR_RETURN(const Listener listener, Listen());
     std::vector<std::optional<Socket>> links(static_cast<size_t>(world_.size));
     std::vector<std::string> addresses(static_cast<size_t>(world_.size));
     for (int missing = world_.size - 1; missing > 0; --missing) {
       TANDEM_ASSIGN_OR_RETURN(auto come, AwaitRank(listener, Purpose::kLink, [&links](int rank) {
-                                return links[static_cast<size_t>(rank)].has_value();
+                                const auto& link = links[static_cast<size_t>(rank)];
+                                return link.has_value() && !link->HasEnded();
                               }));
       auto& [hello, socket] = come;
       const auto rank = static_cast<size_t>(hello.rank);
+      if (links[rank]) ++missing;  // it was started again
       links[rank] = std::move(socket);
       addresses[rank] = hello.address;
       cores_[rank] = hello.cores;
@@ -187,6 +190,17 @@ class Joining {
       links_.push_back(std::make_unique<RankLink>(std::move(socket), rank));
     }
     return AwaitLater(listener);
+  }
+
+  // The name of this machine may not be known yet.
+  Result<Listener> Listen() {
+    for (;;) {
+      Result<Listener> listener = Listener::Bind(world_.address);
+      if (listener.ok() || listener.status().code() != Code::kUnavailable || clock_.Now() >= end_) {
+        return listener;
+      }
+      std::this_thread::sleep_for(kRetryTime);
+    }
   }
 
   Status Follow() {
@@ -246,11 +260,15 @@ class Joining {
   Result<std::pair<Hello, Socket>> AwaitRank(const Listener& listener, Purpose purpose,
                                              const IsThere& is_there) {
     for (;;) {
-      Result<Socket> socket = listener.Accept(std::min(end_, say_) - clock_.Now());
+      const Nanos look = clock_.Now() + kLookTime;
+      Result<Socket> socket = listener.Accept(std::min({end_, say_, look}) - clock_.Now());
+      for (const auto& link : links_) {
+        if (link->HasEnded()) return Unavailable(fmt::format("rank {} has left", link->peer()));
+      }
       if (!socket.ok()) {
         if (socket.status().code() == Code::kUnauthenticated) continue;
         if (socket.status().code() != Code::kDeadlineExceeded) return socket.status();
-        TANDEM_RETURN_IF_ERROR(SayMissing(is_there));
+        if (clock_.Now() >= std::min(end_, say_)) TANDEM_RETURN_IF_ERROR(SayMissing(is_there));
         continue;
       }
       Result<Hello> hello = ReceiveHello(*socket);

@@ -102,11 +102,33 @@ TEST(RendezvousTest, WhatIsNoRankOfTheModelIsSentAway) {
   const auto refused = JoinRanks(stranger, kLong);
   EXPECT_EQ(refused.status().message(), "rank 0: the secret is another one");
   const auto second = WorldOf(0, address);
-  EXPECT_EQ(JoinRanks(second, kShort).status().code(), Code::kUnavailable);  // the address is taken
+  EXPECT_EQ(JoinRanks(second, kShort).status().code(), Code::kFailedPrecondition);  // taken
   const auto other = JoinRanks(WorldOf(1, address), kLong);
   EXPECT_TRUE(other.ok()) << other.status().message();
   thread.join();
   EXPECT_TRUE(leader.ok()) << leader.status().message();
+}
+
+TEST(RendezvousTest, ARankThatIsStartedAgainWhileOthersAreAwaitedIsTaken) {
+  const std::string address = NewRankAddress();
+  const auto world = [&address](int rank) {
+    RankWorld one = WorldOf(rank, address);
+    one.size = 3;
+    return one;
+  };
+  std::vector<std::thread> threads;
+  const auto join = [&](int rank) {
+    threads.emplace_back([&world, rank] {
+      const auto joined = JoinRanks(world(rank), kLong);
+      EXPECT_TRUE(joined.ok()) << joined.status().message();
+    });
+  };
+  join(0);
+  const auto gone = JoinRanks(world(1), kShort);
+  EXPECT_EQ(gone.status().code(), Code::kDeadlineExceeded);
+  join(1);
+  join(2);
+  for (std::thread& thread : threads) thread.join();
 }
 
 TEST(RendezvousTest, ProgramsOfOtherVersionsAreNotRanksOfOneModel) {

@@ -23,6 +23,9 @@ namespace {
 constexpr std::string_view kUnix = "unix:";
 // How long a machine may be silent until it counts as gone. A process that ends is noticed at once.
 constexpr int kSilenceSeconds = 3;
+// The same while bytes are on their way to it. A process that is stopped for a while takes none
+// either, although its machine is there: it gets as long as a step may take.
+constexpr int kUntakenSeconds = 30;
 
 bool IsUnix(std::string_view address) { return address.starts_with(kUnix); }
 
@@ -101,7 +104,15 @@ void Tune(const Socket& socket) {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 1);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 1);
   set(IPPROTO_TCP, TCP_KEEPCNT, kSilenceSeconds - 1);
-  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * kSilenceSeconds);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, 1000 * kUntakenSeconds);
+}
+
+// Whether a process of the same user is on the other side of a Unix socket.
+bool IsOwnUser(const Socket& socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
+         peer.uid == ::getuid();
 }
 
 Status Gone() { return Unavailable("the other side has gone"); }
@@ -129,6 +140,12 @@ Nanos Until(Nanos timeout) {
 
 Socket::~Socket() {
   if (fd_ >= 0) ::close(fd_);
+}
+
+bool Socket::HasEnded() const {
+  std::byte next{};
+  const ssize_t received = ::recv(fd_, &next, 1, MSG_PEEK | MSG_DONTWAIT);
+  return received == 0 || (received < 0 && errno != EAGAIN && errno != EINTR);
 }
 
 void Socket::Shutdown() const {
@@ -172,6 +189,9 @@ Result<Socket> ConnectTo(const std::string& address) {
   for (const Endpoint& endpoint : endpoints) {
     Socket socket = Open(endpoint);
     if (socket.is_open() && ::connect(socket.fd(), endpoint.plain(), endpoint.size) == 0) {
+      if (IsUnix(address) && !IsOwnUser(socket)) {
+        return Status(Code::kUnauthenticated, address + ": a process of another user is there");
+      }
       Tune(socket);
       return socket;
     }
@@ -210,7 +230,7 @@ Result<Listener> Listener::Bind(const std::string& address) {
     }
     error = errno;
   }
-  if (!listener.socket_.is_open()) return Unavailable(address + ": " + ErrorText(error));
+  if (!listener.socket_.is_open()) return FailedPrecondition(address + ": " + ErrorText(error));
   Tune(listener.socket_);
   if (listener.is_unix_) {
     listener.port_ = address.substr(kUnix.size());
@@ -234,13 +254,8 @@ Result<Socket> Listener::Accept(Nanos timeout) const {
       TANDEM_RETURN_IF_ERROR(AwaitReady(socket_, POLLIN, until));
       continue;
     }
-    if (is_unix_) {
-      ucred peer{};
-      socklen_t size = sizeof peer;
-      if (::getsockopt(socket.fd(), SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 ||
-          peer.uid != ::getuid()) {
-        return Status(Code::kUnauthenticated, "a process of another user came");
-      }
+    if (is_unix_ && !IsOwnUser(socket)) {
+      return Status(Code::kUnauthenticated, "a process of another user came");
     }
     Tune(socket);
     return socket;

@@ -28,6 +28,8 @@ class Socket {
   bool is_open() const { return fd_ >= 0; }
   // Ends what either side waits for.
   void Shutdown() const;
+  // Whether the other side has gone, and nothing that it sent is left to be read.
+  bool HasEnded() const;
 
  private:
   int fd_ = -1;
@@ -38,7 +40,8 @@ Status SendAll(const Socket& socket, std::span<const std::byte> bytes,
                Nanos timeout = Nanos::max());
 Status ReceiveAll(const Socket& socket, std::span<std::byte> bytes, Nanos timeout = Nanos::max());
 
-// "HOST:PORT", "[::1]:PORT", or "unix:NAME". UNAVAILABLE when nobody listens there.
+// "HOST:PORT", "[::1]:PORT", or "unix:NAME". UNAVAILABLE when nobody listens there,
+// UNAUTHENTICATED when another user listens at a Unix socket.
 Result<Socket> ConnectTo(const std::string& address);
 
 // The name that this side of a connection has: "127.0.0.1", "[::1]", "unix:". Others reach this
@@ -48,7 +51,7 @@ std::string OwnHost(const Socket& socket);
 class Listener {
  public:
   // As for ConnectTo; port 0: any free one. INVALID_ARGUMENT for what is no address, UNAVAILABLE
-  // when it cannot be listened at.
+  // when its name is not known (yet), FAILED_PRECONDITION when it cannot be listened at.
   static Result<Listener> Bind(const std::string& address);
 
   // The port, or the name of a Unix socket.

@@ -59,6 +59,9 @@ class Executor {
   // A failure that is known although no step has met it: another process of the model has ended.
   // After an error as after one of Land.
   virtual Status Health() const { return {}; }
+  // Ends what the executor waits for besides its device: the engine is not needed any more. Any
+  // thread; Land fails from then on.
+  virtual void Abandon() {}
 };
 
 }  // namespace tandem

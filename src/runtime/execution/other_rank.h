@@ -11,11 +11,13 @@ namespace tandem {
 
 class OtherRank {
  public:
-  // Ends the rank's part of the engine.
   virtual ~OtherRank() = default;
 
   // One of the executor's calls. A rank that has failed ignores it.
   virtual void Send(const RankMessage& message) = 0;
+  // Ends the rank's part of the engine and waits until it runs nothing any more. Ranks read each
+  // other's memory, so all are ended before one is destroyed. Only the first call counts.
+  virtual void End() = 0;
   // Waits until the rank has landed the oldest step whose hash nobody has taken, and returns that
   // (HashOf); empty when the rank has failed.
   virtual std::optional<uint64_t> AwaitDrawn() = 0;

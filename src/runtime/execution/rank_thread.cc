@@ -10,7 +10,8 @@ RankThread::RankThread(RankParts parts, int32_t max_batch_size)
       waiting_(kWaiting),
       thread_([this] { static_cast<void>(follower_.Run()); }) {}
 
-RankThread::~RankThread() {
+void RankThread::End() {
+  if (!thread_.joinable()) return;
   parts_.ranks->Fail(Unavailable("the engine has ended"));
   RankMessage stop;
   WriteCall(RankCall::kStop, stop);

@@ -19,10 +19,11 @@ class RankThread final : public OtherRank, private LeaderLine {
 
   // `max_batch_size`: slots of the executor.
   RankThread(RankParts parts, int32_t max_batch_size);
-  // A step that the leader has only proposed never ends here: that ends the ranks' waits.
-  ~RankThread() override;
+  ~RankThread() override { End(); }
 
   void Send(const RankMessage& message) override;
+  // A step that the leader has only proposed never ends here, so the ranks' waits are ended.
+  void End() override;
   std::optional<uint64_t> AwaitDrawn() override;
 
  private:

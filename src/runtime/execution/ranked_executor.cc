@@ -13,8 +13,8 @@ RankedExecutor::RankedExecutor(RankParts leader, std::vector<std::unique_ptr<Oth
 
 // A step that the leader has only proposed never ends on the others.
 RankedExecutor::~RankedExecutor() {
-  ranks_->Fail(Unavailable("the engine has ended"));
-  others_.clear();
+  Abandon();
+  for (const auto& other : others_) other->End();
 }
 
 void RankedExecutor::Tell() {

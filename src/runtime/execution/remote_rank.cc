@@ -39,7 +39,8 @@ class LinkLine final : public LeaderLine {
 RemoteRank::RemoteRank(std::shared_ptr<RankLink> link, std::shared_ptr<Communicator> ranks)
     : link_(std::move(link)), ranks_(std::move(ranks)), thread_([this] { Listen(); }) {}
 
-RemoteRank::~RemoteRank() {
+void RemoteRank::End() {
+  if (!thread_.joinable()) return;
   ranks_->Fail(Unavailable("the engine has ended"));
   RankMessage stop;
   WriteCall(RankCall::kStop, stop);

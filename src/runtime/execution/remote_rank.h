@@ -18,10 +18,11 @@ class RemoteRank final : public OtherRank {
  public:
   // `ranks`: the leader's own communicator.
   RemoteRank(std::shared_ptr<RankLink> link, std::shared_ptr<Communicator> ranks);
-  // Waits until the process has ended its side, for some seconds at most.
-  ~RemoteRank() override;
+  ~RemoteRank() override { End(); }
 
   void Send(const RankMessage& message) override;
+  // Waits for the process for some seconds at most.
+  void End() override;
   std::optional<uint64_t> AwaitDrawn() override;
 
  private:
