@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
+
 #include "comm/testing/join_in_threads.h"
 
 namespace tandem {
@@ -117,10 +119,12 @@ TEST(RendezvousTest, ARankThatIsStartedAgainWhileOthersAreAwaitedIsTaken) {
     return one;
   };
   std::vector<std::thread> threads;
+  std::array<JoinedRanks, 3> ranks;  // none leaves before all are there
   const auto join = [&](int rank) {
-    threads.emplace_back([&world, rank] {
-      const auto joined = JoinRanks(world(rank), kLong);
+    threads.emplace_back([&world, &ranks, rank] {
+      auto joined = JoinRanks(world(rank), kLong);
       EXPECT_TRUE(joined.ok()) << joined.status().message();
+      if (joined.ok()) ranks[static_cast<size_t>(rank)] = *std::move(joined);
     });
   };
   join(0);
