@@ -127,8 +127,8 @@ const BoundOptions<ProcessOptions>& ProcessOptionRows() {
       BindOption<ProcessOptions, &ProcessOptions::secret_file>(
           {.name = "rank_secret_file",
            .meaning =
-               "File with a secret that all processes have; needed where they are on several "
-               "machines",
+               "File with a secret that all processes have; needed where they meet over TCP, "
+               "which mpirun on one machine does not use",
            .group = kProcesses}),
   });
   return rows;
