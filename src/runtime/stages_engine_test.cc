@@ -50,13 +50,14 @@ class StagesEngineTest : public ::testing::TestWithParam<std::tuple<std::string,
     }
     return requests;
   }
-  // Each request alone on one stage.
+  // Each request alone, on one stage where the sums of several are the same.
   std::vector<std::vector<int32_t>> Expected() {
     EngineOptions options = Options(false);
     options.enable_prefix_reuse = false;
     options.kv_cache_tokens = 0;
     options.kv_cache_bytes = 8 << 20;
-    const auto alone = MakeFamilyEngine(name(), options, clock_);
+    // In 16 bits the sums of several ranks are rounded otherwise than that of one.
+    const auto alone = TestOnCuda() ? Make(options) : MakeFamilyEngine(name(), options, clock_);
     std::vector<std::vector<int32_t>> expected;
     for (const Request& request : Requests()) {
       expected.push_back(RunRequests(*alone, {request})[0][0].tokens);
