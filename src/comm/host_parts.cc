@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cstring>
 
 #include "tensor/convert.h"
 
@@ -34,16 +33,9 @@ void AddUp(std::span<const Tensor> parts, int64_t begin, int64_t count,
   for (const Tensor& to : sums) ConvertElements(floats(sum), Piece(to, begin, count));
 }
 
-void CopyColumns(const Tensor& part, int64_t begin, const Tensor& all) {
-  const auto element = static_cast<int64_t>(SizeOf(all.dtype));
+void PutColumns(const Tensor& part, int64_t begin, const Tensor& all) {
   const int64_t count = std::min(part.dim(1), all.dim(1) - begin);
-  if (count <= 0) return;
-  const auto* const source = static_cast<const std::byte*>(part.data);
-  auto* const target = static_cast<std::byte*>(all.data) + begin * element;
-  for (int64_t row = 0; row < part.dim(0); ++row) {
-    std::memcpy(target + row * all.dim(1) * element, source + row * part.dim(1) * element,
-                static_cast<size_t>(count * element));
-  }
+  if (count > 0) CopyColumns(part, 0, all, begin, count);
 }
 
 }  // namespace tandem

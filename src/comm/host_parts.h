@@ -20,6 +20,6 @@ void AddUp(std::span<const Tensor> parts, int64_t begin, int64_t count,
 
 // Copies part: [rows, n] into columns `begin` .. begin + n - 1 of all: [rows, columns]; what would
 // lie beyond `columns` is left out.
-void CopyColumns(const Tensor& part, int64_t begin, const Tensor& all);
+void PutColumns(const Tensor& part, int64_t begin, const Tensor& all);
 
 }  // namespace tandem

@@ -23,7 +23,7 @@ class Group {
   }
 
   Meeting& together() { return together_; }
-  // As rank 0 of it the one that sends.
+  // The sender is rank 0 of the meeting.
   Meeting& pair(int from, int to) {
     const int index = from * together_.size() + to;
     return *pairs_[static_cast<size_t>(index)];
@@ -67,7 +67,7 @@ class InProcessRank final : public Communicator {
     meeting_.tensor(rank_) = part;
     if (!meeting_.Meet()) return;
     for (int from = 0; from < size(); ++from) {
-      CopyColumns(meeting_.tensor(from), from * part.dim(1), all);
+      PutColumns(meeting_.tensor(from), from * part.dim(1), all);
     }
     meeting_.Meet();
   }

@@ -2,23 +2,11 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
+
+#include "tensor/convert.h"
 
 namespace tandem {
-namespace {
-
-// Columns begin .. begin + to.dim(1) of every row.
-void CopyColumns(const Tensor& from, int64_t begin, const Tensor& to) {
-  const auto element = static_cast<int64_t>(SizeOf(from.dtype));
-  const int64_t stride = from.dim(1) * element, bytes = to.dim(1) * element;
-  const auto* source = static_cast<const std::byte*>(from.data) + begin * element;
-  auto* target = static_cast<std::byte*>(to.data);
-  for (int64_t row = 0; row < to.dim(0); ++row, source += stride, target += bytes) {
-    std::memcpy(target, source, static_cast<size_t>(bytes));
-  }
-}
-
-}  // namespace
-
 RankSource::RankSource(WeightSource& whole, ModelSpec spec)
     : whole_(whole),
       spec_(std::move(spec)),
@@ -51,7 +39,7 @@ Result<Tensor> RankSource::Get(const WeightId& part_id) {
   if (copy.data() == nullptr) return ResourceExhausted("no memory for a rank's part of a weight");
   const Tensor part = copy.View(whole.dtype, shape);
   if (split == Split::kCols) {
-    CopyColumns(whole, begin, part);
+    CopyColumns(whole, begin, part, 0, part.dim(1));
   } else if (split == Split::kRows && begin < whole.dim(0)) {
     const Tensor rows = whole.RowRange(begin, whole.dim(0) - begin);
     std::memcpy(part.data, rows.data, static_cast<size_t>(rows.NumBytes()));

@@ -43,8 +43,8 @@ int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightI
 // stage has the whole stream. INVALID_ARGUMENT and UNIMPLEMENTED name what cannot be split.
 Result<ModelSpec> RankSpec(const ModelSpec& whole, const RankPlace& place);
 
-// The layers of a stage begin with this one; where the stages do not divide them, the first stages
-// have one more. Of the number of stages: the number of layers.
+// The first layer of a stage. If the layers do not divide evenly, earlier stages have one more. For
+// stage == pp_size it is the number of layers.
 int64_t FirstLayer(const ModelSpec& spec, const Sharding& sharding, int64_t stage);
 // The stage that holds a weight: the first has the embedding and what is added to it, the last the
 // final norm and the head.

@@ -173,7 +173,10 @@ Result<std::vector<EnginePlan>> PlanEngineRanks(const EngineOptions& asked,
   TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans, PlanRanks(asked, memory));
   const EngineRank& first = ranks.front();
   const Weights* const draft = first.draft.weights.get();
-  TANDEM_ASSIGN_OR_RETURN(const FewestBlocks fewest, AgreeOnBlocks(plans.front(), processes));
+  const MemoryPlan& own = plans.front().memory;
+  std::array<int64_t, 2> blocks = {own.num_blocks, own.num_host_blocks};
+  TANDEM_RETURN_IF_ERROR(TakeLeast(blocks, processes));
+  const FewestBlocks fewest = {.device = blocks[0], .host = blocks[1]};
   TANDEM_ASSIGN_OR_RETURN(std::vector<EnginePlan> agreed, PlanRanks(asked, memory, fewest));
   TANDEM_RETURN_IF_ERROR(AgreeOnPlan(agreed.front(), first.target.weights->spec,
                                      draft == nullptr ? nullptr : &draft->spec, processes));

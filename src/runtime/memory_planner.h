@@ -17,11 +17,11 @@ namespace tandem {
 struct MemoryLine {
   std::string what;  // "target weights"
   int64_t bytes = 0;
-  std::string option;   // the option that changes it; empty when none does
-  std::string note;     // why it is less than the option allows; empty: it is not
-  bool pinned = false;  // host memory that a GPU copies from and to: none of the device's
-  int64_t ranks = 1;    // that take this much each
-  bool weights = false;
+  std::string option;    // the option that changes it; empty when none does
+  std::string note;      // why it is less than the option allows; empty: it is not
+  bool pinned = false;   // host memory that a GPU copies from and to: none of the device's
+  int64_t ranks = 1;     // that take this much each
+  bool weights = false;  // of a model: replicas on a CPU have them in common
 };
 
 struct ModelMemory {

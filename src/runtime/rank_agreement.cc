@@ -54,12 +54,6 @@ Status TakeLeast(std::span<int64_t> values, const RankProcesses& processes) {
   return {};
 }
 
-Result<FewestBlocks> AgreeOnBlocks(const EnginePlan& plan, const RankProcesses& processes) {
-  std::array<int64_t, 2> values = {plan.memory.num_blocks, plan.memory.num_host_blocks};
-  TANDEM_RETURN_IF_ERROR(TakeLeast(values, processes));
-  return FewestBlocks{.device = values[0], .host = values[1]};
-}
-
 Status AgreeOnText(std::string_view text, std::string_view otherwise,
                    const RankProcesses& processes) {
   const auto hash = static_cast<int64_t>(Hash64(std::as_bytes(std::span(text)), 0) >> 1);

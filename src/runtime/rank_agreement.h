@@ -28,9 +28,6 @@ struct RankProcesses {
 // FAILED_PRECONDITION when one has another number of values.
 Status TakeLeast(std::span<int64_t> values, const RankProcesses& processes);
 
-// The fewest blocks of any process.
-Result<FewestBlocks> AgreeOnBlocks(const EnginePlan& plan, const RankProcesses& processes);
-
 // FAILED_PRECONDITION with the message `otherwise` when the processes do not all give the same
 // text.
 Status AgreeOnText(std::string_view text, std::string_view otherwise,

@@ -144,4 +144,15 @@ int64_t CountNonFinite(const Tensor& tensor) {
   });
 }
 
+void CopyColumns(const Tensor& from, int64_t from_begin, const Tensor& to, int64_t to_begin,
+                 int64_t count) {
+  const auto element = static_cast<int64_t>(SizeOf(from.dtype));
+  const auto* const source = static_cast<const std::byte*>(from.data) + from_begin * element;
+  auto* const target = static_cast<std::byte*>(to.data) + to_begin * element;
+  for (int64_t row = 0; row < from.dim(0); ++row) {
+    std::memcpy(target + row * to.dim(1) * element, source + row * from.dim(1) * element,
+                static_cast<size_t>(count * element));
+  }
+}
+
 }  // namespace tandem

@@ -1,5 +1,6 @@
-// Conversions between the floating-point element types of weights, on the host and the caller's
-// thread. Pure functions over memory that the caller owns; safe on any thread.
+// Conversions between the floating-point element types of weights, and copies of parts of tensors,
+// on the host and the caller's thread. Pure functions over memory that the caller owns; safe on any
+// thread.
 #pragma once
 
 #include "tensor/tensor.h"
@@ -19,6 +20,11 @@ void ConvertElements(const Tensor& from, const Tensor& to);
 // The same of floating-point types, times `factor`, which is rounded to the type of `from` before,
 // as torch does with a number beside a tensor.
 void ScaleElements(const Tensor& from, double factor, const Tensor& to);
+
+// Copies `count` columns of each row, from column `from_begin` of `from` to column `to_begin` of
+// `to`: [rows, columns] of one type and equally many rows.
+void CopyColumns(const Tensor& from, int64_t from_begin, const Tensor& to, int64_t to_begin,
+                 int64_t count);
 
 // Number of elements that are NaN or infinite; 0 for integer types.
 int64_t CountNonFinite(const Tensor& tensor);

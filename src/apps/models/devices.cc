@@ -46,8 +46,9 @@ const BoundOptions<BackendOptions>& BackendOptionRows() {
       BindOption<BackendOptions, &BackendOptions::device>(
           {.name = "device",
            .meaning =
-               "cpu, cuda or cuda:N; auto: the first GPU where there is one. Several between "
-               "commas, as in cuda:1,cuda:2: one for each rank of --tensor_parallel_size",
+               "cpu, cuda or cuda:N; auto: the first GPU where there is one. Verbs with ranks take "
+               "several between commas, as in cuda:1,cuda:2: one for each rank of all stages and "
+               "replicas",
            .group = kMachine}),
       BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cuda.batch_invariant; }>(
           {.name = "batch_invariant",
@@ -113,6 +114,14 @@ Result<int32_t> NumPlaces(const BackendOptions& options) {
     TANDEM_ASSIGN_OR_RETURN(first, ParseCudaDevice(options.device));
   }
   return std::max(ops::NumCudaDevices() - first, 1);
+}
+
+ops::CpuOptions ShareOf(const ops::CpuOptions& cpu, int parts, int index) {
+  ops::CpuOptions share = cpu;
+  const int threads = cpu.num_threads > 0 ? cpu.num_threads : AvailableCores();
+  share.num_threads = std::max(threads / parts, 1);
+  share.first_core += index * share.num_threads;
+  return share;
 }
 
 Status CheckThreads(const BackendOptions& options) {

@@ -25,6 +25,9 @@ struct BackendOptions {
 
 const BoundOptions<BackendOptions>& BackendOptionRows();
 
+// One of `parts` equal shares of the CPU's threads, and of the cores that they are pinned to.
+ops::CpuOptions ShareOf(const ops::CpuOptions& cpu, int parts, int index);
+
 // INVALID_ARGUMENT for more threads than the cores can run side by side.
 Status CheckThreads(const BackendOptions& options);
 // Whether the first device is a CPU.

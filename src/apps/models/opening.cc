@@ -294,7 +294,12 @@ Result<RankChoice> ChooseRanksOf(const Opened& target, const SessionOptions& opt
 Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, bool joins,
                                                     SessionOptions& options,
                                                     SharedResources& shared) {
-  TANDEM_ASSIGN_OR_RETURN(RankWorld world, WorldOf(ProcessOptionRows().Read(values), ::getenv));
+  const ProcessOptions processes = ProcessOptionRows().Read(values);
+  RankWorld world;
+  world.size = NumProcesses(processes, ::getenv);
+  if (joins) {
+    TANDEM_ASSIGN_OR_RETURN(world, WorldOf(processes, ::getenv));
+  }
   if (world.size == 1) return std::shared_ptr<ProcessGroup>();
   RankOptions& ranks = options.ranks;
   if (ranks.target == 0) ranks.target = std::max(world.size / ranks.stages, 1);
@@ -305,6 +310,10 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
     return InvalidArgument(fmt::format(
         "--tensor_parallel_size {}{}: there are {} processes, and on a CPU each is a rank",
         ranks.target, stages, world.size));
+  }
+  if (!on_gpu && options.backend.device.find(',') != std::string::npos) {
+    return InvalidArgument(
+        "--device: each process of a model on a CPU is one rank, so name one device");
   }
   if (!on_gpu) world.stages = ranks.stages;
   if (options.replicas.count > 1) {
@@ -325,11 +334,8 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
   ranks.first = group.rank;
   ranks.here = 1;
   options.backend.cpu.isa = group.isa;
-  if (group.sharing > 1) {
-    const int threads = options.backend.cpu.num_threads;
-    ops::CpuOptions& cpu = options.backend.cpu;
-    cpu.num_threads = std::max((threads > 0 ? threads : AvailableCores()) / group.sharing, 1);
-    cpu.first_core = group.share * cpu.num_threads;
+  if (group.num_on_cores > 1) {
+    options.backend.cpu = ShareOf(options.backend.cpu, group.num_on_cores, group.index_on_cores);
   }
   return shared.processes;
 }

@@ -86,14 +86,14 @@ std::string WithPort(const std::string& address) {
 }
 
 // The fastest instruction set that all processes have: what several ranks compute alike must have
-// the same bits.
+// the same bits. A CPU that has one has all slower ones too, so its place in the list tells it.
 Result<std::string> AgreeOnIsa(const std::string& asked, const RankProcesses& processes) {
-  constexpr std::array<std::string_view, 4> kIsas = {"scalar", "avx2", "avx512", "amx"};
-  const std::string own = asked == "auto" ? ops::SupportedCpuIsas().back() : asked;
-  std::array<int64_t, 1> least = {std::ranges::find(kIsas, own) - kIsas.begin()};
+  const std::vector<std::string> supported = ops::SupportedCpuIsas();
+  const auto found = std::ranges::find(supported, asked == "auto" ? supported.back() : asked);
+  std::array<int64_t, 1> least = {found - supported.begin()};
   TANDEM_RETURN_IF_ERROR(TakeLeast(least, processes));
-  if (least[0] >= std::ssize(kIsas)) return own;  // one that nobody knows, which is refused later
-  return std::string(kIsas[static_cast<size_t>(least[0])]);
+  // What this CPU lacks is refused when its backend is made.
+  return found == supported.end() ? asked : supported[static_cast<size_t>(least[0])];
 }
 
 }  // namespace
@@ -112,16 +112,16 @@ const BoundOptions<ProcessOptions>& ProcessOptionRows() {
            .alias = "nnodes"}),
       BindOption<ProcessOptions, &ProcessOptions::rank>(
           {.name = "process_rank",
-           .meaning = "Which of them this one is; 0 leads and serves. -1: as mpirun or a "
-                      "LeaderWorkerSet says",
+           .meaning = "Number of this process, from 0; process 0 leads and serves. -1: taken from "
+                      "mpirun or the LeaderWorkerSet",
            .group = kProcesses,
            .min = -1,
            .max = 63,
            .alias = "node_rank"}),
       BindOption<ProcessOptions, &ProcessOptions::leader_address>(
           {.name = "leader_address",
-           .meaning = "HOST or HOST:PORT where process 0 waits for the others; port 18200 without "
-                      "one. mpirun on one machine and a LeaderWorkerSet need none",
+           .meaning = "HOST or HOST:PORT where process 0 waits for the others; the default port is "
+                      "18200. Not needed with mpirun on one machine or a LeaderWorkerSet",
            .group = kProcesses,
            .alias = "dist_init_addr"}),
       BindOption<ProcessOptions, &ProcessOptions::secret_file>(
@@ -134,19 +134,29 @@ const BoundOptions<ProcessOptions>& ProcessOptionRows() {
   return rows;
 }
 
+int32_t NumProcesses(const ProcessOptions& options, const Environ& environ) {
+  return std::max(options.count > 0 ? options.count : LaunchedBy(environ).count, 1);
+}
+
 Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ) {
   const Launched launched = LaunchedBy(environ);
   RankWorld world;
   world.version = VersionLine();
-  world.size = options.count > 0 ? options.count : launched.count;
-  if (world.size <= 1) {
-    world.size = 1;
+  world.size = NumProcesses(options, environ);
+  if (world.size == 1) {
+    const bool means_several = options.rank >= 0 || !options.leader_address.empty();
+    if (means_several && options.count == 0) {
+      return InvalidArgument(
+          "--num_processes: how many processes there are; --process_rank and --leader_address are "
+          "for several");
+    }
     return world;
   }
   const bool told = launched.count == world.size;
   if (options.rank < 0 && !told) {
     return InvalidArgument(
-        fmt::format("--process_rank: which of the {} processes this one is", world.size));
+        fmt::format("--process_rank: give each of the {} processes its number, 0 to {}", world.size,
+                    world.size - 1));
   }
   world.rank = options.rank >= 0 ? options.rank : launched.rank;
   if (world.rank >= world.size) {
@@ -168,6 +178,10 @@ Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ)
     Result<std::string> secret = ReadTextFile(options.secret_file, kMaxSecret);
     if (!secret.ok()) return secret.status().Annotate("--rank_secret_file");
     world.secret = secret->substr(0, secret->find_last_not_of(" \t\r\n") + 1);
+    if (world.secret.empty()) {
+      return InvalidArgument(
+          fmt::format("--rank_secret_file {}: the file is empty", options.secret_file));
+    }
   }
   // Of a Unix socket the system tells who comes.
   if (world.secret.empty() && !IsUnix(world.address)) {
@@ -184,18 +198,16 @@ Result<std::unique_ptr<ProcessGroup>> JoinProcesses(const RankWorld& world, bool
   TANDEM_ASSIGN_OR_RETURN(JoinedRanks joined, JoinRanks(world, kPatience));
   auto group = std::make_unique<ProcessGroup>();
   group->rank = world.rank;
-  group->size = world.size;
-  group->sharing = joined.sharing;
-  group->share = joined.share;
+  group->num_on_cores = joined.num_on_cores;
+  group->index_on_cores = joined.index_on_cores;
   group->processes.on_machine = joined.on_machine;
   for (auto& link : joined.links) group->processes.links.push_back(std::move(link));
-  // The least, and of the negative the greatest: equal where all are.
-  std::array<int64_t, 3> values = {on_gpu ? 1 : 0, on_gpu ? -1 : 0, joined.on_machine};
-  TANDEM_RETURN_IF_ERROR(TakeLeast(values, group->processes));
-  if (values[0] != -values[1]) {
-    return FailedPrecondition("--device: some of the processes have a GPU and some have none");
-  }
-  if (on_gpu && values[2] < world.size) {
+  TANDEM_RETURN_IF_ERROR(AgreeOnText(
+      on_gpu ? "gpu" : "cpu", "--device: some of the processes have a GPU and some have none",
+      group->processes));
+  std::array<int64_t, 1> on_machine = {joined.on_machine};
+  TANDEM_RETURN_IF_ERROR(TakeLeast(on_machine, group->processes));
+  if (on_gpu && on_machine[0] < world.size) {
     return FailedPrecondition(
         "--num_processes: the GPUs of several machines are not ranks of one model yet; start a "
         "server on each machine, with --tensor_parallel_size for its GPUs");

@@ -28,6 +28,9 @@ const BoundOptions<ProcessOptions>& ProcessOptionRows();
 // The value of an environment variable; null without it.
 using Environ = std::function<const char*(const char* name)>;
 
+// How many processes the model has.
+int32_t NumProcesses(const ProcessOptions& options, const Environ& environ);
+
 // This process among those of its model; of size 1 where there are no others. INVALID_ARGUMENT
 // names the option that is missing or wrong.
 Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ);
@@ -35,19 +38,18 @@ Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ)
 // The others of a session, once all are there. Made and used by the thread of the session.
 struct ProcessGroup {
   int32_t rank = 0;
-  int32_t size = 1;
   bool idle = false;                    // not the first one, on GPUs
   std::shared_ptr<Communicator> ranks;  // of an engine; null on GPUs
   RankProcesses processes;
   // The processes on this one's cores, itself included, and how many of them come before it.
-  int sharing = 1;
-  int share = 0;
+  int num_on_cores = 1;
+  int index_on_cores = 0;
   std::string isa;  // that all compute with; on CPUs
 };
 
-// Waits for the others, for minutes if need be. FAILED_PRECONDITION for GPUs of several machines,
-// and where the processes were started for different devices.
-// `isa`: the instruction set that this one was asked to use.
+// Waits for the others, up to ten minutes. `isa`: the instruction set that this process was asked
+// to use. FAILED_PRECONDITION for GPUs of several machines, and where some processes have a GPU and
+// some have none.
 Result<std::unique_ptr<ProcessGroup>> JoinProcesses(const RankWorld& world, bool on_gpu,
                                                     const std::string& isa);
 

@@ -68,7 +68,7 @@ TEST(ProcessesTest, OpenMpiOnSeveralMachinesNeedsAnAddressAndASecret) {
   EXPECT_EQ(world.address, "node1:18200");
   EXPECT_EQ(world.secret, "between us");
   std::ofstream(options.secret_file) << "\n";
-  EXPECT_THAT(Find(options, variables).status().message(), HasSubstr("need a secret"));
+  EXPECT_THAT(Find(options, variables).status().message(), HasSubstr("the file is empty"));
 }
 
 TEST(ProcessesTest, ALeaderWorkerSetNamesItsPods) {
@@ -112,6 +112,9 @@ TEST(ProcessesTest, ASampleTellsModelsApart) {
 }
 
 TEST(ProcessesTest, WhatIsMissingIsNamed) {
+  EXPECT_THAT(Find(Options(0, 1), {}).status().message(), HasSubstr("--num_processes"));
+  EXPECT_THAT(Find(Options(0, -1, "127.0.0.1"), {}).status().message(),
+              HasSubstr("--num_processes"));
   EXPECT_THAT(Find(Options(2, -1), {}).status().message(), HasSubstr("--process_rank"));
   EXPECT_THAT(Find(Options(2, 0), {}).status().message(), HasSubstr("--leader_address"));
   EXPECT_THAT(Find(Options(2, 2), {}).status().message(), HasSubstr("the last one is 1"));

@@ -12,7 +12,7 @@ namespace tandem::apps {
 RankUse MemoryOfRank(const MemoryPlan& plan, std::string device, int64_t weights, int64_t free) {
   RankUse memory = {.device = std::move(device), .weights = weights, .free = free};
   for (const MemoryLine& line : plan.lines) {
-    if (line.what.ends_with("weights") || line.pinned) continue;
+    if (line.weights || line.pinned) continue;
     const bool is_cache = line.what.ends_with("keys and values");
     (is_cache ? memory.cache : memory.workspace) += line.bytes;
   }

@@ -12,7 +12,7 @@ namespace tandem::apps {
 
 struct RankUse {
   std::string device;  // "cpu", "cuda:1"
-  // In bytes. Cache and workspace are the same on every rank.
+  // In bytes, of one rank of one replica.
   int64_t weights = 0;
   int64_t cache = 0;
   int64_t workspace = 0;  // of the passes, and for sampling

@@ -38,26 +38,28 @@ const BoundOptions<RankOptions>& RankOptionRows() {
   static const BoundOptions<RankOptions> rows({
       BindOption<RankOptions, &RankOptions::target>(
           {.name = "tensor_parallel_size",
-           .meaning = "Ranks that the target is split over by heads and neurons; on a CPU each has "
-                      "its share of the threads; 0: one for each of several --device, else as many "
-                      "as the engine or checkpoint was built for where there are so many GPUs or "
-                      "cores, else one",
+           .meaning =
+               "Ranks that the target is split over, by heads and neurons. On a CPU each rank "
+               "has its share of the threads. 0: one rank for each device that --device "
+               "lists; otherwise the number that the engine or checkpoint was built for, "
+               "if there are enough GPUs or cores; otherwise one",
            .group = kRanks,
            .min = 0,
            .max = 64,
            .alias = "tp_size"}),
       BindOption<RankOptions, &RankOptions::draft>(
           {.name = "draft_tensor_parallel_size",
-           .meaning = "The same of the draft: as many, or 1 for all of it on each rank; 0: as many "
-                      "if it can be split so",
+           .meaning = "Ranks that the draft is split over: those of the target, or 1 for a whole "
+                      "draft on each rank. 0: split if possible",
            .group = kRanks,
            .min = 0,
            .max = 64,
            .alias = "draft_tp_size"}),
       BindOption<RankOptions, &RankOptions::world_size>(
           {.name = "world_size",
-           .meaning = "Ranks of a launch through MPI, as old command lines have it: what "
-                      "--tensor_parallel_size 0 means for a model that was built for one",
+           .meaning = "Number of processes of an MPI launch in old command lines; with "
+                      "--tensor_parallel_size 0, the number of ranks of a model that was built for "
+                      "one",
            .group = kRanks,
            .min = 1,
            .max = 4096}),
@@ -77,9 +79,7 @@ BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& r
                              int32_t rank) {
   if (ranks.num_here() == 1) return options;
   BackendOptions share = options;
-  const int threads = options.cpu.num_threads > 0 ? options.cpu.num_threads : AvailableCores();
-  share.cpu.num_threads = std::max(threads / ranks.num_here(), 1);
-  share.cpu.first_core = options.cpu.first_core + rank * share.cpu.num_threads;
+  share.cpu = ShareOf(options.cpu, ranks.num_here(), rank);
   return share;
 }
 

@@ -44,7 +44,8 @@ BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& r
 // The number of ranks is settled.
 Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
     const BackendOptions& options, const RankOptions& ranks, std::shared_ptr<ops::Backend> first);
-// Those of one engine on these backends, in so many stages; null where there is one backend.
+// The communicators of one engine, one for each backend, whose ranks form `stages` stages of equal
+// size. With a single backend there is no communicator: null.
 Result<std::vector<std::shared_ptr<Communicator>>> MakeCommunicators(
     const std::vector<std::shared_ptr<ops::Backend>>& backends, int32_t stages);
 

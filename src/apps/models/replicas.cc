@@ -28,9 +28,7 @@ BackendOptions BackendOfReplica(const BackendOptions& options, const ReplicaOpti
                                 int32_t replica) {
   if (replicas.count == 1) return options;
   BackendOptions share = options;
-  const int threads = options.cpu.num_threads > 0 ? options.cpu.num_threads : AvailableCores();
-  share.cpu.num_threads = std::max(threads / replicas.count, 1);
-  share.cpu.first_core = replica * share.cpu.num_threads;
+  share.cpu = ShareOf(options.cpu, replicas.count, replica);
   return share;
 }
 

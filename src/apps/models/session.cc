@@ -9,6 +9,7 @@
 #include "apps/models/local_model.h"
 #include "apps/models/opening.h"
 #include "apps/models/session_plan.h"
+#include "base/log.h"
 #include "runtime/cache/model_index.h"
 #include "runtime/option_rows.h"
 
@@ -190,6 +191,7 @@ Status FollowSession(Session& session) {
   std::signal(SIGTERM, SIG_IGN);
   std::signal(SIGINT, SIG_IGN);
   ProcessGroup& group = *session.processes;
+  LogInfo("process {} follows process 0 and ends with it", group.rank);
   if (group.idle) {
     RankMessage none;
     static_cast<void>(group.processes.links.front()->Receive(none));

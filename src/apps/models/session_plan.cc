@@ -97,7 +97,7 @@ std::vector<RankUse> UseOfRanks(const Opening& opening, const RankPlans& ranks) 
     const ops::Backend& backend = *opening.backends.front()[rank];
     const Device device = backend.device();
     const bool on_cpu = device.kind == Device::Kind::kCpu;
-    const auto sharing = on_cpu ? static_cast<int64_t>(count) : 1;
+    const int64_t sharing = on_cpu ? std::ssize(ranks.plans) * opening.options.replicas.count : 1;
     uses.push_back(MemoryOfRank(ranks.plans[rank].memory,
                                 on_cpu ? "cpu" : fmt::format("cuda:{}", device.index),
                                 ranks.weight_bytes[rank], backend.FreeBytes() / sharing));

@@ -43,7 +43,7 @@ class ProcessRank final : public Communicator {
   void GatherColumns(const Tensor& part, const Tensor& all) override {
     if (!GatherParts(part)) return;
     for (int from = 0; from < size_; ++from) {
-      CopyColumns(parts_[static_cast<size_t>(from)], from * part.dim(1), all);
+      PutColumns(parts_[static_cast<size_t>(from)], from * part.dim(1), all);
     }
   }
 

@@ -7,6 +7,12 @@
 
 namespace tandem {
 
+// A message with its length before it. Receiving, DATA_LOSS for one of more than `max_bytes`; the
+// vector's memory is used again. Other errors, and `timeout`, as of SendAll and ReceiveAll.
+Status SendMessage(const Socket& socket, const RankMessage& message, Nanos timeout = Nanos::max());
+Status ReceiveMessage(const Socket& socket, RankMessage& message, uint64_t max_bytes,
+                      Nanos timeout = Nanos::max());
+
 class RankLink {
  public:
   // Longer messages are a fault of the other side.

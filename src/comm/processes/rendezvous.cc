@@ -48,21 +48,6 @@ struct Answer {
   std::string cores;      // likewise
 };
 
-// Messages before there are ranks: short, and within kHelloTime.
-Status SendShort(const Socket& socket, const RankMessage& message) {
-  const uint64_t bytes = message.size();
-  TANDEM_RETURN_IF_ERROR(SendAll(socket, std::as_bytes(std::span(&bytes, 1)), kHelloTime));
-  return SendAll(socket, message, kHelloTime);
-}
-Result<RankMessage> ReceiveShort(const Socket& socket, Nanos timeout) {
-  uint64_t bytes = 0;
-  TANDEM_RETURN_IF_ERROR(ReceiveAll(socket, std::as_writable_bytes(std::span(&bytes, 1)), timeout));
-  if (bytes > kMaxHello) return DataLoss("no message of a rank");
-  RankMessage message(bytes);
-  TANDEM_RETURN_IF_ERROR(ReceiveAll(socket, message, kHelloTime));
-  return message;
-}
-
 Status SendHello(const Socket& socket, const Hello& hello) {
   RankMessage message;
   WireWriter writer(message);
@@ -73,10 +58,11 @@ Status SendHello(const Socket& socket, const Hello& hello) {
   for (const std::string* text : {&hello.secret, &hello.version, &hello.address, &hello.cores}) {
     writer.List(std::span(*text));
   }
-  return SendShort(socket, message);
+  return SendMessage(socket, message, kHelloTime);
 }
 Result<Hello> ReceiveHello(const Socket& socket) {
-  TANDEM_ASSIGN_OR_RETURN(const RankMessage message, ReceiveShort(socket, kHelloTime));
+  RankMessage message;
+  TANDEM_RETURN_IF_ERROR(ReceiveMessage(socket, message, kMaxHello, kHelloTime));
   Hello hello;
   hello.magic = 0;
   WireReader reader(message);
@@ -97,10 +83,11 @@ Status SendAnswer(const Socket& socket, const Answer& answer) {
   for (const std::string* text : {&answer.refusal, &answer.addresses, &answer.cores}) {
     writer.List(std::span(*text));
   }
-  return SendShort(socket, message);
+  return SendMessage(socket, message, kHelloTime);
 }
 Result<Answer> ReceiveAnswer(const Socket& socket, Nanos timeout) {
-  TANDEM_ASSIGN_OR_RETURN(const RankMessage message, ReceiveShort(socket, timeout));
+  RankMessage message;
+  TANDEM_RETURN_IF_ERROR(ReceiveMessage(socket, message, kMaxHello, timeout));
   Answer answer;
   WireReader reader(message);
   for (std::string* text : {&answer.refusal, &answer.addresses, &answer.cores}) reader.List(*text);
@@ -156,8 +143,8 @@ class Joining {
       const std::string& cores = cores_[static_cast<size_t>(rank)];
       const bool same = cores == OwnCores();
       joined.on_machine += MachineOf(cores) == MachineOf(OwnCores()) && rank != world_.rank ? 1 : 0;
-      joined.sharing += same && rank != world_.rank ? 1 : 0;
-      joined.share += same && rank < world_.rank ? 1 : 0;
+      joined.num_on_cores += same && rank != world_.rank ? 1 : 0;
+      joined.index_on_cores += same && rank < world_.rank ? 1 : 0;
     }
     joined.ranks = MakeProcessRank(world_.rank, std::move(sockets_), world_.stages);
     joined.links = std::move(links_);
@@ -169,14 +156,21 @@ class Joining {
     TANDEM_ASSIGN_OR_RETURN(const Listener listener, Listen());
     std::vector<std::optional<Socket>> links(static_cast<size_t>(world_.size));
     std::vector<std::string> addresses(static_cast<size_t>(world_.size));
-    for (int missing = world_.size - 1; missing > 0; --missing) {
-      TANDEM_ASSIGN_OR_RETURN(auto come, AwaitRank(listener, Purpose::kLink, [&links](int rank) {
-                                const auto& link = links[static_cast<size_t>(rank)];
-                                return link.has_value() && !link->HasEnded();
-                              }));
+    // One that has left meanwhile may be started again.
+    const auto is_there = [&links](int rank) {
+      const auto& link = links[static_cast<size_t>(rank)];
+      return link.has_value() && !link->HasEnded();
+    };
+    const auto all_there = [&] {
+      for (int rank = 1; rank < world_.size; ++rank) {
+        if (!is_there(rank)) return false;
+      }
+      return true;
+    };
+    while (!all_there()) {
+      TANDEM_ASSIGN_OR_RETURN(auto come, AwaitRank(listener, Purpose::kLink, is_there));
       auto& [hello, socket] = come;
       const auto rank = static_cast<size_t>(hello.rank);
-      if (links[rank]) ++missing;  // it was started again
       links[rank] = std::move(socket);
       addresses[rank] = hello.address;
       cores_[rank] = hello.cores;
@@ -196,9 +190,12 @@ class Joining {
   Result<Listener> Listen() {
     for (;;) {
       Result<Listener> listener = Listener::Bind(world_.address);
-      if (listener.ok() || listener.status().code() != Code::kUnavailable || clock_.Now() >= end_) {
-        return listener;
+      if (listener.ok()) return listener;
+      if (listener.status().code() == Code::kFailedPrecondition) {
+        return listener.status().Annotate(
+            "process 0 must run where --leader_address is, and alone there");
       }
+      if (listener.status().code() != Code::kUnavailable || clock_.Now() >= end_) return listener;
       std::this_thread::sleep_for(kRetryTime);
     }
   }
@@ -277,8 +274,8 @@ class Joining {
         static_cast<void>(SendAnswer(*socket, {.refusal = why, .addresses = {}, .cores = {}}));
       };
       if (!IsSecret(hello->secret, world_.secret)) {
-        LogWarning("a process with another secret was sent away");
-        refuse("the secret is another one");
+        LogWarning("a process that came to {} with another secret was sent away", world_.address);
+        refuse("its secret is another one: give both the same --rank_secret_file");
         continue;
       }
       if (hello->purpose != purpose || hello->rank < 1 || hello->rank >= world_.size ||

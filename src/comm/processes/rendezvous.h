@@ -29,8 +29,8 @@ struct JoinedRanks {
   int on_machine = 1;  // ranks of the same machine, this one included
   // The ranks that run on the same cores of the same machine, this one included, and how many of
   // them come before it.
-  int sharing = 1;
-  int share = 0;
+  int num_on_cores = 1;
+  int index_on_cores = 0;
 };
 
 // Waits until all are there, at most `patience`; DEADLINE_EXCEEDED names those that are missing.

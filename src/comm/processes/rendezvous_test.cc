@@ -53,8 +53,8 @@ TEST(RendezvousTest, LinksCarryMessagesBothWaysAndRanksKnowWhoSharesTheirCores) 
     }
     for (int rank = 0; rank < 3; ++rank) {
       EXPECT_EQ(joined[static_cast<size_t>(rank)].on_machine, 3);
-      EXPECT_EQ(joined[static_cast<size_t>(rank)].sharing, 3);
-      EXPECT_EQ(joined[static_cast<size_t>(rank)].share, rank);
+      EXPECT_EQ(joined[static_cast<size_t>(rank)].num_on_cores, 3);
+      EXPECT_EQ(joined[static_cast<size_t>(rank)].index_on_cores, rank);
     }
   }
 }
@@ -102,7 +102,8 @@ TEST(RendezvousTest, WhatIsNoRankOfTheModelIsSentAway) {
   RankWorld stranger = WorldOf(1, address);
   stranger.secret = "guessed";
   const auto refused = JoinRanks(stranger, kLong);
-  EXPECT_EQ(refused.status().message(), "rank 0: the secret is another one");
+  EXPECT_EQ(refused.status().message(),
+            "rank 0: its secret is another one: give both the same --rank_secret_file");
   const auto second = WorldOf(0, address);
   EXPECT_EQ(JoinRanks(second, kShort).status().code(), Code::kFailedPrecondition);  // taken
   const auto other = JoinRanks(WorldOf(1, address), kLong);
@@ -149,7 +150,8 @@ TEST(RendezvousTest, ProgramsOfOtherVersionsAreNotRanksOfOneModel) {
 }
 
 TEST(RendezvousTest, WhatIsNoAddressIsRefused) {
-  for (const char* address : {"", "host", "host:", ":7", "127.0.0.1:port", "unix:"}) {
+  for (const char* address :
+       {"", "host", "host:", ":7", "127.0.0.1:port", "127.0.0.1:99999", "unix:"}) {
     EXPECT_EQ(JoinRanks(WorldOf(0, address), kShort).status().code(), Code::kInvalidArgument)
         << address;
     EXPECT_EQ(JoinRanks(WorldOf(1, address), kShort).status().code(), Code::kInvalidArgument)

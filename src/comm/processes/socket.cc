@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <cstring>
 #include <memory>
 #include <string_view>
@@ -59,8 +60,11 @@ Result<std::vector<Endpoint>> TcpEndpoints(const std::string& address, bool to_l
     host = host.substr(1, host.size() - 2);
   }
   const std::string port = colon == std::string::npos ? "" : address.substr(colon + 1);
-  const bool is_number = !port.empty() && port.find_first_not_of("0123456789") == port.npos;
-  if (!is_number || host.empty()) {
+  int number = 0;
+  const auto [end, failed] = std::from_chars(port.data(), port.data() + port.size(), number);
+  const bool is_port =
+      failed == std::errc{} && end == port.data() + port.size() && number >= 0 && number <= 65'535;
+  if (!is_port || host.empty()) {
     return InvalidArgument("'" + address + "' is no address: HOST:PORT");
   }
   addrinfo hints{};

@@ -29,7 +29,7 @@ RankFollower::RankFollower(Executor& executor, Communicator& ranks, int32_t max_
 
 Status RankFollower::Run() {
   executor_.BindThread();
-  while (ObeyUntilTheEnd() != RankCall::kStop) {
+  while (ObeyUntilEndOrWarm() != RankCall::kStop) {
   }
   return failure_;
 }
@@ -41,7 +41,7 @@ void RankFollower::Fail(const Status& why) {
 }
 
 // Until kWarmedUp or kStop, which it returns.
-RankCall RankFollower::ObeyUntilTheEnd() {
+RankCall RankFollower::ObeyUntilEndOrWarm() {
   for (;;) {
     if (const Status received = line_.Receive(message_); !received.ok()) {
       ranks_.Fail(received);
@@ -58,7 +58,7 @@ RankCall RankFollower::ObeyUntilTheEnd() {
         return order_.call;
       case RankCall::kWarmUp: {
         RankCall last = RankCall::kWarmedUp;
-        executor_.WarmUp([this, &last] { last = ObeyUntilTheEnd(); });
+        executor_.WarmUp([this, &last] { last = ObeyUntilEndOrWarm(); });
         if (last == RankCall::kStop) return last;
         break;
       }

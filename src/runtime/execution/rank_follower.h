@@ -43,7 +43,7 @@ class RankFollower {
   Status Run();
 
  private:
-  RankCall ObeyUntilTheEnd();
+  RankCall ObeyUntilEndOrWarm();
   void Fail(const Status& why);
   void Obey();  // order_
 

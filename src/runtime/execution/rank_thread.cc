@@ -28,12 +28,6 @@ void RankThread::Send(const RankMessage& message) {
   changed_.NotifyAll();
 }
 
-std::optional<uint64_t> RankThread::AwaitDrawn() {
-  MutexLock lock(mutex_);
-  changed_.Wait(lock, [this]() TANDEM_REQUIRES(mutex_) { return drawn_.has_value() || failed_; });
-  return std::exchange(drawn_, std::nullopt);
-}
-
 Status RankThread::Receive(RankMessage& message) {
   MutexLock lock(mutex_);
   changed_.Wait(lock, [this]() TANDEM_REQUIRES(mutex_) { return received_ < sent_; });
@@ -41,18 +35,6 @@ Status RankThread::Receive(RankMessage& message) {
   ++received_;
   changed_.NotifyAll();
   return {};
-}
-
-void RankThread::TellDrawn(uint64_t hash) {
-  const MutexLock lock(mutex_);
-  drawn_ = hash;
-  changed_.NotifyAll();
-}
-
-void RankThread::TellFailed() {
-  const MutexLock lock(mutex_);
-  failed_ = true;
-  changed_.NotifyAll();
 }
 
 }  // namespace tandem

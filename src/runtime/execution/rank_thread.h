@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "runtime/execution/drawn_hash.h"
 #include "runtime/execution/other_rank.h"
 #include "runtime/execution/rank_follower.h"
 
@@ -24,16 +25,17 @@ class RankThread final : public OtherRank, private LeaderLine {
   void Send(const RankMessage& message) override;
   // A step that the leader has only proposed never ends here, so the ranks' waits are ended.
   void End() override;
-  std::optional<uint64_t> AwaitDrawn() override;
+  std::optional<uint64_t> AwaitDrawn() override { return drawn_.Take(); }
 
  private:
   // For the follower, on its thread.
   Status Receive(RankMessage& message) override;
-  void TellDrawn(uint64_t hash) override;
-  void TellFailed() override;
+  void TellDrawn(uint64_t hash) override { drawn_.Put(hash); }
+  void TellFailed() override { drawn_.Fail(); }
 
   const RankParts parts_;
   RankFollower follower_;
+  DrawnHash drawn_;
 
   Mutex mutex_;
   Condition changed_;
@@ -41,8 +43,6 @@ class RankThread final : public OtherRank, private LeaderLine {
   std::vector<RankMessage> waiting_ TANDEM_GUARDED_BY(mutex_);
   uint64_t sent_ TANDEM_GUARDED_BY(mutex_) = 0;
   uint64_t received_ TANDEM_GUARDED_BY(mutex_) = 0;
-  std::optional<uint64_t> drawn_ TANDEM_GUARDED_BY(mutex_);  // until it is taken
-  bool failed_ TANDEM_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
 

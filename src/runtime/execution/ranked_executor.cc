@@ -13,8 +13,13 @@ RankedExecutor::RankedExecutor(RankParts leader, std::vector<std::unique_ptr<Oth
 
 // A step that the leader has only proposed never ends on the others.
 RankedExecutor::~RankedExecutor() {
-  Abandon();
+  ranks_->Fail(Unavailable("the engine has ended"));
   for (const auto& other : others_) other->End();
+}
+
+void RankedExecutor::Abandon() {
+  ranks_->Fail(Unavailable("the engine has ended"));
+  for (const auto& other : others_) other->Abandon();
 }
 
 void RankedExecutor::Tell() {

@@ -36,7 +36,7 @@ class RankedExecutor final : public Executor {
   void Sample(const BatchPlan& plan) override { leader_->Sample(plan); }
   Status Land(StepResult& result) override;
   Status Health() const override { return ranks_->status(); }
-  void Abandon() override { ranks_->Fail(Unavailable("the engine has ended")); }
+  void Abandon() override;
 
  private:
   void Tell();

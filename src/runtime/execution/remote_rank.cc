@@ -11,9 +11,9 @@ namespace {
 // For a process to read that it is to stop, and to go.
 constexpr Nanos kStopTime = std::chrono::seconds(5);
 
-class LinkLine final : public LeaderLine {
+class LeaderOverLink final : public LeaderLine {
  public:
-  LinkLine(RankLink& leader, Communicator& ranks) : leader_(leader), ranks_(ranks) {}
+  LeaderOverLink(RankLink& leader, Communicator& ranks) : leader_(leader), ranks_(ranks) {}
 
   Status Receive(RankMessage& message) override { return leader_.Receive(message); }
   // A leader that has left is found when nothing more is received.
@@ -45,11 +45,7 @@ void RemoteRank::End() {
   RankMessage stop;
   WriteCall(RankCall::kStop, stop);
   static_cast<void>(link_->Send(stop));
-  {
-    // An end with unread bytes could take the message back.
-    MutexLock lock(mutex_);
-    changed_.WaitFor(lock, kStopTime, [this]() TANDEM_REQUIRES(mutex_) { return failed_; });
-  }
+  drawn_.AwaitFailure(kStopTime);  // an end with unread bytes could take the message back
   link_->End();
   thread_.join();
 }
@@ -59,37 +55,24 @@ void RemoteRank::Send(const RankMessage& message) {
   static_cast<void>(link_->Send(message));
 }
 
-std::optional<uint64_t> RemoteRank::AwaitDrawn() {
-  MutexLock lock(mutex_);
-  changed_.Wait(lock, [this]() TANDEM_REQUIRES(mutex_) { return drawn_.has_value() || failed_; });
-  return std::exchange(drawn_, std::nullopt);
-}
-
 void RemoteRank::Listen() {
   RankMessage message;
-  for (bool drawn = true; drawn;) {
+  for (;;) {
     const Status status = link_->Receive(message);
     uint64_t hash = 0;
     WireReader reader(message);
     reader.Value(hash);
-    drawn = status.ok() && reader.complete();
-    if (!drawn) {
-      ranks_->Fail(status.ok()
-                       ? Unavailable("rank " + std::to_string(link_->peer()) + " has failed")
-                       : status);
+    if (!status.ok() || !reader.complete()) {
+      const std::string rank = "rank " + std::to_string(link_->peer());
+      ranks_->Fail(status.ok() ? Unavailable(rank + " has failed") : status);
+      return drawn_.Fail();
     }
-    const MutexLock lock(mutex_);
-    if (drawn) {
-      drawn_ = hash;
-    } else {
-      failed_ = true;
-    }
-    changed_.NotifyAll();
+    drawn_.Put(hash);
   }
 }
 
 Status FollowLeader(RankParts& parts, RankLink& leader, int32_t max_batch_size) {
-  LinkLine line(leader, *parts.ranks);
+  LeaderOverLink line(leader, *parts.ranks);
   return RankFollower(*parts.executor, *parts.ranks, max_batch_size, line).Run();
 }
 

@@ -7,8 +7,8 @@
 #include <optional>
 #include <thread>
 
-#include "base/mutex.h"
 #include "comm/processes/rank_link.h"
+#include "runtime/execution/drawn_hash.h"
 #include "runtime/execution/other_rank.h"
 #include "runtime/execution/rank_follower.h"
 
@@ -23,17 +23,15 @@ class RemoteRank final : public OtherRank {
   void Send(const RankMessage& message) override;
   // Waits for the process for some seconds at most.
   void End() override;
-  std::optional<uint64_t> AwaitDrawn() override;
+  void Abandon() override { link_->End(); }
+  std::optional<uint64_t> AwaitDrawn() override { return drawn_.Take(); }
 
  private:
   void Listen();
 
   const std::shared_ptr<RankLink> link_;
   const std::shared_ptr<Communicator> ranks_;
-  Mutex mutex_;
-  Condition changed_;
-  std::optional<uint64_t> drawn_ TANDEM_GUARDED_BY(mutex_);  // until it is taken
-  bool failed_ TANDEM_GUARDED_BY(mutex_) = false;
+  DrawnHash drawn_;
   std::thread thread_;
 };
 
