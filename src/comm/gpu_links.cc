@@ -1,11 +1,12 @@
 #include "comm/gpu_links.h"
 
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
 #include <algorithm>
 #include <utility>
+
+#include "comm/nccl_library.h"
 
 namespace tandem {
 namespace {
@@ -38,23 +39,11 @@ std::vector<std::string> DescribeLinks(const GpuLinks& links) {
   return lines;
 }
 
-std::string ShowNcclVersion(int code) {
-  // 2.9 and later have two digits for the minor number.
-  if (code >= 10000) {
-    return fmt::format("{}.{}.{}", code / 10000, code / 100 % 100, code % 100);
-  }
-  return fmt::format("{}.{}.{}", code / 1000, code / 100 % 10, code % 100);
-}
-
 std::optional<std::string> NcclVersion() {
-  void* const library = ::dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return std::nullopt;
-  using GetVersion = int (*)(int*);
-  const auto get = reinterpret_cast<GetVersion>(::dlsym(library, "ncclGetVersion"));
-  int code = 0;
-  // The library stays: its own threads may have started.
-  if (get == nullptr || get(&code) != 0) return "unknown";
-  return ShowNcclVersion(code);
+  const Result<const NcclLibrary*> nccl = NcclLibrary::Load();
+  if (!nccl.ok()) return std::nullopt;
+  const Result<std::string> version = (*nccl)->Version();
+  return version.ok() ? *version : "unknown";
 }
 
 }  // namespace tandem

@@ -31,7 +31,5 @@ std::vector<std::string> DescribeLinks(const GpuLinks& links);
 
 // "2.21.5" of the libnccl.so.2 that programs of this machine load; nothing when there is none.
 std::optional<std::string> NcclVersion();
-// For what ncclGetVersion gives.
-std::string ShowNcclVersion(int code);
 
 }  // namespace tandem

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "comm/nccl_library.h"
 #include "ops/backend.h"
 
 namespace tandem {

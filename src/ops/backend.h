@@ -183,5 +183,11 @@ struct CudaOptions {
 Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options);
 // GPUs this program can use; 0 without a driver or when built without CUDA.
 int NumCudaDevices();
+// The same ones, in their order.
+struct CudaDevice {
+  std::string id;    // of this one among all GPUs, in hexadecimal digits
+  std::string kind;  // "NVIDIA H200"
+};
+std::vector<CudaDevice> CudaDevices();
 
 }  // namespace tandem::ops

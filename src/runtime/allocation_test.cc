@@ -68,7 +68,7 @@ TEST_P(AllocationTest, AThousandStepsAllocateNothing) {
   EngineOptions options;
   options.steps_in_flight = GetParam();
   options.executor = TestExecutor();
-  const auto engine = MakeSteadyEngine(options, TestBackend(), clock);
+  const auto engine = MakeSteadyEngine(options, {&TestBackend()}, clock);
   Event event;
   for (int i = 0; i < 100; ++i) StepAndRead(*engine, event);
   const EngineStats before = engine->Stats();

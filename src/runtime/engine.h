@@ -116,11 +116,11 @@ class Engine {
   std::unique_ptr<Impl> impl_;
 };
 
-// The part of a process whose rank follows: makes the rank's executor, of the same options, and
-// runs what the process that leads sends, until that ends the engine. Errors are those of Create,
+// The part of a process whose ranks follow: makes their executors, of the same options, and runs
+// what the process that leads sends, until that ends the engine. Errors are those of Create,
 // FAILED_PRECONDITION when the processes were started with other models or options, and UNAVAILABLE
 // when the process that leads has left.
-Status FollowEngine(const EngineOptions& asked, const EngineRank& rank, const Clock& clock,
-                    const RankProcesses& processes);
+Status FollowEngine(const EngineOptions& asked, const std::vector<EngineRank>& ranks,
+                    const Clock& clock, const RankProcesses& processes);
 
 }  // namespace tandem

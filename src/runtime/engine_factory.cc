@@ -152,6 +152,38 @@ Result<std::unique_ptr<RoundExecutor>> MakeExecutor(const EnginePlan& plan, cons
   return executor;
 }
 
+// The ranks of this process as one, which the first leads, with those of the processes that follow
+// it. Adds the memory that they have taken.
+Result<RankParts> MakeRanks(std::span<const EnginePlan> plans, const std::vector<EngineRank>& ranks,
+                            const Clock& clock, Heartbeat* heartbeat,
+                            std::span<const std::shared_ptr<RankLink>> followers,
+                            MemoryUse& memory) {
+  RankParts first;
+  std::vector<std::unique_ptr<OtherRank>> others;
+  for (size_t i = 0; i < ranks.size(); ++i) {
+    const EngineRank& rank = ranks[i];
+    const EnginePlan& plan = plans[i];
+    EnterDevice(rank);
+    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
+                            MakeExecutor(plan, rank, clock, i == 0 ? heartbeat : nullptr));
+    memory += MemoryUseOf(plan.memory, executor->pinned_bytes(), *rank.backend);
+    RankParts made = {rank.ranks, std::move(executor)};
+    if (i == 0) {
+      first = std::move(made);
+    } else {
+      others.push_back(std::make_unique<RankThread>(std::move(made), plan.options.max_batch_size));
+    }
+  }
+  for (const auto& link : followers) {
+    others.push_back(std::make_unique<RemoteRank>(link, first.ranks));
+  }
+  EnterDevice(ranks.front());
+  if (others.empty()) return first;
+  RankParts joined = {first.ranks, nullptr};
+  joined.executor = std::make_unique<RankedExecutor>(std::move(first), std::move(others));
+  return joined;
+}
+
 }  // namespace
 
 void EnterDevice(const EngineRank& rank) {
@@ -236,29 +268,9 @@ Result<EngineParts> MakeEngineParts(std::span<const EnginePlan> plans,
   parts.memory_plan = MemoryLinesOf(plans);
   parts.heartbeat = std::make_unique<Heartbeat>(clock);
 
-  RankParts first;
-  std::vector<std::unique_ptr<OtherRank>> others;
-  for (size_t i = 0; i < ranks.size(); ++i) {
-    const EngineRank& rank = ranks[i];
-    Heartbeat* const heartbeat = i == 0 ? parts.heartbeat.get() : nullptr;
-    EnterDevice(rank);
-    TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
-                            MakeExecutor(plans[i], rank, clock, heartbeat));
-    parts.memory += MemoryUseOf(plans[i].memory, executor->pinned_bytes(), *rank.backend);
-    RankParts made = {rank.ranks, std::move(executor)};
-    if (i == 0) {
-      first = std::move(made);
-    } else {
-      others.push_back(std::make_unique<RankThread>(std::move(made), plan.options.max_batch_size));
-    }
-  }
-  for (const auto& link : processes.links) {
-    others.push_back(std::make_unique<RemoteRank>(link, leader.ranks));
-  }
-  EnterDevice(leader);
-  parts.executor = others.empty()
-                       ? std::move(first.executor)
-                       : std::make_unique<RankedExecutor>(std::move(first), std::move(others));
+  TANDEM_ASSIGN_OR_RETURN(RankParts made, MakeRanks(plans, ranks, clock, parts.heartbeat.get(),
+                                                    processes.links, parts.memory));
+  parts.executor = std::move(made.executor);
   ExecutorConfig config = MakeExecutorConfig(plan.options, plan.limits, *leader.backend);
   config.row_forms = plan.row_forms;
   const bool adaptive = plan.options.draft_mode == DraftMode::kAdaptive;
@@ -276,17 +288,15 @@ Result<EngineParts> MakeEngineParts(std::span<const EnginePlan> plans,
   return parts;
 }
 
-Status FollowEngine(const EngineOptions& asked, const EngineRank& rank, const Clock& clock,
-                    const RankProcesses& processes) {
+Status FollowEngine(const EngineOptions& asked, const std::vector<EngineRank>& ranks,
+                    const Clock& clock, const RankProcesses& processes) {
   TANDEM_CHECK(!processes.leads(), "a process that leads follows nobody");
   TANDEM_ASSIGN_OR_RETURN(const std::vector<EnginePlan> plans,
-                          PlanEngineRanks(asked, {rank}, processes));
-  const EnginePlan& plan = plans.front();
-  EnterDevice(rank);
-  TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<RoundExecutor> executor,
-                          MakeExecutor(plan, rank, clock, /*heartbeat=*/nullptr));
-  RankParts parts = {rank.ranks, std::move(executor)};
-  return FollowLeader(parts, *processes.links.front(), plan.options.max_batch_size);
+                          PlanEngineRanks(asked, ranks, processes));
+  MemoryUse memory;
+  TANDEM_ASSIGN_OR_RETURN(RankParts parts, MakeRanks(plans, ranks, clock, /*heartbeat=*/nullptr,
+                                                     /*followers=*/{}, memory));
+  return FollowLeader(parts, *processes.links.front(), plans.front().options.max_batch_size);
 }
 
 }  // namespace tandem

@@ -6,6 +6,7 @@
 #include <functional>
 #include <thread>
 
+#include "comm/gpu_links.h"
 #include "comm/testing/join_in_threads.h"
 #include "runtime/rank_agreement.h"
 #include "runtime/testing/ranked_models.h"
@@ -21,26 +22,51 @@ EngineOptions Options() {
   return options;
 }
 
-// The processes of an engine; what each was started with.
+// A model over processes: how it is split, and how many ranks each process has.
+struct ProcessSplit {
+  RankSplit ranks;
+  int here = 1;
+  int num_processes() const { return ranks.count() / here; }
+};
+std::string NameOf(const ProcessSplit& split) {
+  return NameOf(split.ranks) + "In" + std::to_string(split.num_processes());
+}
+
+// The processes of an engine; what each was started with. On the CPU every rank has connections of
+// its own; GPUs have those of their process.
 class Processes {
  public:
-  Processes(const std::string& name, const RankSplit& split, const EngineOptions& options) {
-    for (JoinedRanks& joined : JoinInThreads(split.count(), split.stages)) {
-      const RankPlace place = split.PlaceOf(static_cast<int>(ranks_.size()));
-      const RankPlace of_draft{place.rank, place.ranks};
-      auto made = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false});
-      EXPECT_TRUE(made.ok()) << made.status().message();
-      ops::Backend& backend = *backends_.emplace_back(std::move(*made));
-      ranks_.push_back(
-          {.backend = &backend,
-           .ranks = std::move(joined.ranks),
-           .target = LoadRank(name, DType::kF32, place, backend, options.max_seq_len),
-           .draft = LoadRank(name, kFamilyDraftType, of_draft, backend, options.max_seq_len)});
-      RankProcesses& links = links_.emplace_back();
-      links.on_machine = split.count();
-      for (auto& link : joined.links) links.links.push_back(std::move(link));
-    }
+  Processes(const std::string& name, const ProcessSplit& split, const EngineOptions& options) {
+    const int with_connections = TestOnCuda() ? split.num_processes() : split.ranks.count();
+    joined_ = JoinInThreads(with_connections, split.ranks.stages);
+    ranks_.resize(static_cast<size_t>(split.num_processes()));
+    links_.resize(ranks_.size());
     ended_.resize(ranks_.size());
+    for (int rank = 0; rank < split.ranks.count(); ++rank) {
+      const RankPlace place = split.ranks.PlaceOf(rank);
+      const RankPlace of_draft{place.rank, place.ranks};
+      ops::Backend& backend = *backends_.emplace_back(MakeRankBackend(rank));
+      ranks_[static_cast<size_t>(rank / split.here)].push_back(
+          {.backend = &backend,
+           .ranks = {},
+           .target = LoadRank(name, FamilyTargetType(), place, backend, options.max_seq_len),
+           .draft = LoadRank(name, kFamilyDraftType, of_draft, backend, options.max_seq_len)});
+    }
+    const int step = with_connections / split.num_processes();
+    for (size_t process = 0; process < ranks_.size(); ++process) {
+      links_[process].on_machine = split.num_processes();
+      for (auto& link : joined_[process * static_cast<size_t>(step)].links) {
+        if (link->peer() % step == 0) links_[process].links.push_back(std::move(link));
+      }
+    }
+    if (TestOnCuda()) {
+      MakeGpuRanks(split.ranks.stages);
+    } else {
+      for (size_t rank = 0; rank < joined_.size(); ++rank) {
+        const auto here = static_cast<size_t>(split.here);
+        ranks_[rank / here][rank % here].ranks = std::move(joined_[rank].ranks);
+      }
+    }
   }
   ~Processes() { Join(); }
 
@@ -51,13 +77,13 @@ class Processes {
       EngineOptions own = options;
       if (others) others(own);
       threads_.emplace_back([this, rank, own] {
-        const EngineRank mine = std::move(ranks_[rank]);
+        const std::vector<EngineRank> mine = std::move(ranks_[rank]);
         ended_[rank] = FollowEngine(own, mine, clock_, links_[rank]);
         links_[rank].links.clear();
       });
     }
-    const EngineRank leader = std::move(ranks_.front());
-    return Engine::Create(options, {leader}, clock_, nullptr, &links_.front());
+    const std::vector<EngineRank> leader = std::move(ranks_.front());
+    return Engine::Create(options, leader, clock_, nullptr, &links_.front());
   }
   // As if the process had been killed.
   void Kill(size_t rank) { links_[rank].links.front()->End(); }
@@ -68,9 +94,25 @@ class Processes {
   const Status& ended(size_t rank) const { return ended_[rank]; }
 
  private:
+  // All processes at once, because they wait for each other.
+  void MakeGpuRanks(int stages) {
+    std::vector<std::thread> threads;
+    for (size_t process = 0; process < ranks_.size(); ++process) {
+      threads.emplace_back([this, process, stages] {
+        std::vector<ops::Backend*> gpus;
+        for (const EngineRank& rank : ranks_[process]) gpus.push_back(rank.backend);
+        auto made = MakeCudaRanksOfProcesses(gpus, std::move(joined_[process].ranks), stages);
+        ASSERT_TRUE(made.ok()) << made.status().message();
+        for (size_t i = 0; i < gpus.size(); ++i) ranks_[process][i].ranks = std::move((*made)[i]);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
   SteadyClock clock_;
+  std::vector<JoinedRanks> joined_;
   std::vector<std::unique_ptr<ops::Backend>> backends_;
-  std::vector<EngineRank> ranks_;
+  std::vector<std::vector<EngineRank>> ranks_;  // by process
   std::vector<RankProcesses> links_;
   std::vector<Status> ended_;
   std::vector<std::thread> threads_;
@@ -87,15 +129,36 @@ std::vector<Request> Requests(int64_t vocab) {
   return requests;
 }
 
-class ProcessRanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, RankSplit>> {
+// What one process answers. In 16 bits the sums of several ranks are rounded otherwise than that of
+// one; stages change nothing.
+auto ExpectedOf(const std::string& name, const RankSplit& split, std::vector<Request> requests) {
+  const SteadyClock clock;
+  EngineOptions options = FamilyOptions();
+  options.draft_mode = DraftMode::kOff;
+  const RankSplit reference = {TestOnCuda() ? split.ranks : 1, 1};
+  if (reference.count() == 1) {
+    return RunRequests(*MakeFamilyEngine(name, options, clock), std::move(requests));
+  }
+  RankedModels models = LoadRanks(name, reference, true, options.max_seq_len);
+  for (EngineRank& rank : models.ranks) rank.draft = {};
+  const auto engine = Engine::Create(options, models.ranks, clock).value();
+  return RunRequests(*engine, std::move(requests));
+}
+
+class ProcessRanksEngineTest
+    : public ::testing::TestWithParam<std::tuple<std::string, ProcessSplit>> {
+ protected:
+  void SetUp() override {
+    const ProcessSplit& split = std::get<1>(GetParam());
+    if (!HasRanks(split.ranks.count())) GTEST_SKIP() << "not enough GPUs";
+    if (TestOnCuda() && !NcclVersion()) GTEST_SKIP() << "needs NCCL";
+  }
 };
 
 TEST_P(ProcessRanksEngineTest, GiveTheTokensOfOneRankAndEndWithTheirLeader) {
   const auto& [name, split] = GetParam();
-  const SteadyClock clock;
   const ModelSpec spec = FamilySpec(name);
-  const auto expected =
-      RunRequests(*MakeFamilyEngine(name, FamilyOptions(), clock), Requests(spec.vocab_size));
+  const auto expected = ExpectedOf(name, split.ranks, Requests(spec.vocab_size));
   for (const bool scarce : {false, true}) {
     SCOPED_TRACE(scarce ? "few blocks" : "enough blocks");
     EngineOptions options = Options();
@@ -113,35 +176,46 @@ TEST_P(ProcessRanksEngineTest, GiveTheTokensOfOneRankAndEndWithTheirLeader) {
       EXPECT_GT((*engine)->Stats().drafts_accepted, 0);
     }
     processes.Join();
-    for (int rank = 1; rank < split.count(); ++rank) {
-      const Status& ended = processes.ended(static_cast<size_t>(rank));
+    for (int process = 1; process < split.num_processes(); ++process) {
+      const Status& ended = processes.ended(static_cast<size_t>(process));
       EXPECT_TRUE(ended.ok()) << ended.message();
     }
   }
 }
 
-std::string ParamName(const testing::TestParamInfo<std::tuple<std::string, RankSplit>>& info) {
+std::string ParamName(const testing::TestParamInfo<std::tuple<std::string, ProcessSplit>>& info) {
   return std::get<0>(info.param) + NameOf(std::get<1>(info.param));
 }
 INSTANTIATE_TEST_SUITE_P(Two, ProcessRanksEngineTest,
                          ::testing::Combine(::testing::Values("mistral", "gemma2", "qwen3_moe"),
-                                            ::testing::Values(RankSplit{2, 1}, RankSplit{1, 2})),
+                                            ::testing::Values(ProcessSplit{{2, 1}, 1},
+                                                              ProcessSplit{{1, 2}})),
                          ParamName);
-INSTANTIATE_TEST_SUITE_P(Four, ProcessRanksEngineTest,
-                         ::testing::Combine(::testing::Values("mistral"),
-                                            ::testing::Values(RankSplit{4, 1}, RankSplit{2, 2})),
-                         ParamName);
+INSTANTIATE_TEST_SUITE_P(
+    Four, ProcessRanksEngineTest,
+    ::testing::Combine(::testing::Values("mistral"),
+                       ::testing::Values(ProcessSplit{{4, 1}, 1}, ProcessSplit{{2, 2}, 1},
+                                         ProcessSplit{{4, 1}, 2}, ProcessSplit{{2, 2}, 2})),
+    ParamName);
 
-class ProcessThatLeavesTest : public ::testing::TestWithParam<size_t> {};
+class ProcessThatLeavesTest : public ::testing::TestWithParam<size_t> {
+ protected:
+  void SetUp() override {
+    if (!HasRanks(split().ranks.count())) GTEST_SKIP() << "not enough GPUs";
+    if (TestOnCuda() && !NcclVersion()) GTEST_SKIP() << "needs NCCL";
+  }
+  static ProcessSplit split() { return {{TestOnCuda() ? 1 : 2, 2}, 1}; }
+  static size_t killed() { return TestOnCuda() ? 1 : GetParam(); }
+};
 
 TEST_P(ProcessThatLeavesTest, EveryOpenRequestIsAnsweredAndTheOthersEnd) {
-  Processes processes("mistral", {2, 2}, Options());
+  Processes processes("mistral", split(), Options());
   {
     auto engine = processes.Start(Options());
     ASSERT_TRUE(engine.ok()) << engine.status().message();
     const RequestId id = (*engine)->Submit(SimpleRequest(CountingPrompt(10, 1), 100)).value();
     for (int i = 0; i < 5; ++i) (*engine)->Step();
-    processes.Kill(GetParam());
+    processes.Kill(killed());
     Outputs outputs;
     RunToEnd(**engine, outputs, 1);
     EXPECT_EQ((outputs[{id, 0}].finish), FinishReason::kFailed);
@@ -149,17 +223,17 @@ TEST_P(ProcessThatLeavesTest, EveryOpenRequestIsAnsweredAndTheOthersEnd) {
     EXPECT_FALSE((*engine)->Submit(SimpleRequest({1, 2}, 5)).ok());
   }
   processes.Join();
-  EXPECT_EQ(processes.ended(GetParam()).code(), Code::kUnavailable);
+  EXPECT_EQ(processes.ended(killed()).code(), Code::kUnavailable);
 }
 
 TEST_P(ProcessThatLeavesTest, IsNoticedWithoutAStep) {
-  Processes processes("mistral", {2, 2}, Options());
+  Processes processes("mistral", split(), Options());
   {
     auto engine = processes.Start(Options());
     ASSERT_TRUE(engine.ok()) << engine.status().message();
     (*engine)->Step();
     EXPECT_TRUE((*engine)->Stats().failure.ok());
-    processes.Kill(GetParam());
+    processes.Kill(killed());
     // As the idle loop does, which wakes five times a second.
     while ((*engine)->Stats().failure.ok()) {
       (*engine)->Step();
@@ -173,7 +247,8 @@ TEST_P(ProcessThatLeavesTest, IsNoticedWithoutAStep) {
 INSTANTIATE_TEST_SUITE_P(Each, ProcessThatLeavesTest, ::testing::Values(1, 3));
 
 TEST(ProcessesWithOtherOptionsTest, AreRefusedOnBothSides) {
-  Processes processes("mistral", {2, 1}, Options());
+  if (TestOnCuda()) GTEST_SKIP() << "of the CPU";
+  Processes processes("mistral", {{2, 1}, 1}, Options());
   const auto engine =
       processes.Start(Options(), [](EngineOptions& others) { others.max_batch_size = 3; });
   EXPECT_EQ(engine.status().code(), Code::kFailedPrecondition);
@@ -183,10 +258,11 @@ TEST(ProcessesWithOtherOptionsTest, AreRefusedOnBothSides) {
 }
 
 TEST(ProcessesWithLessMemoryTest, GiveAllTheirNumberOfBlocks) {
+  if (TestOnCuda()) GTEST_SKIP() << "of the CPU";
   EngineOptions little = Options();
   little.kv_cache_bytes = 1 << 20;
   const auto blocks = [](const EngineOptions& options, int64_t kv_cache_bytes) {
-    Processes processes("mistral", {2, 1}, options);
+    Processes processes("mistral", {{2, 1}, 1}, options);
     const auto engine = processes.Start(
         options, [&](EngineOptions& others) { others.kv_cache_bytes = kv_cache_bytes; });
     EXPECT_TRUE(engine.ok()) << engine.status().message();

@@ -15,8 +15,8 @@ namespace tandem {
 
 // A process of an engine and the others.
 struct RankProcesses {
-  // Of the rank that leads: to the others, from rank 1 on. Of another: to rank 0. None: the engine
-  // has one process.
+  // Of the process that leads: to the others that have ranks, in their order. Of another: to the
+  // one that leads. None: the engine has one process.
   std::vector<std::shared_ptr<RankLink>> links;
   // Those on this machine, this one included: they share its memory.
   int on_machine = 1;

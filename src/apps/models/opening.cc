@@ -289,8 +289,29 @@ Result<RankChoice> ChooseRanksOf(const Opened& target, const SessionOptions& opt
   return ChooseRanks(ranks, facts);
 }
 
+// Of each stage: one for each process where nobody has said how many.
+int32_t RanksOfProcesses(int32_t num_processes, const RankOptions& ranks) {
+  return ranks.target > 0 ? ranks.target : std::max(num_processes / ranks.stages, 1);
+}
+
+// On a CPU each process is a rank.
+Status CheckCpuProcesses(const BackendOptions& backend, int32_t num_processes,
+                         const RankOptions& ranks) {
+  const int32_t target = RanksOfProcesses(num_processes, ranks);
+  if (target * ranks.stages != num_processes) {
+    const std::string stages =
+        ranks.stages == 1 ? "" : fmt::format(" in each of {} stages", ranks.stages);
+    return InvalidArgument(fmt::format(
+        "--tensor_parallel_size {}{}: there are {} processes, and on a CPU each is a rank", target,
+        stages, num_processes));
+  }
+  if (backend.device.find(',') == std::string::npos) return {};
+  return InvalidArgument(
+      "--device: each process of a model on a CPU is one rank, so name one device");
+}
+
 // Finds the other processes of the session, and settles which ranks this one has. Without a console
-// (for a plan) it waits for nobody, and plans the ranks of all.
+// (for a plan) it waits for nobody, and plans the ranks of all on this machine.
 Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, bool joins,
                                                     SessionOptions& options,
                                                     SharedResources& shared) {
@@ -302,34 +323,32 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
   }
   if (world.size == 1) return std::shared_ptr<ProcessGroup>();
   RankOptions& ranks = options.ranks;
-  if (ranks.target == 0) ranks.target = std::max(world.size / ranks.stages, 1);
   const bool on_gpu = !IsOnCpu(options.backend);
-  if (!on_gpu && ranks.count() != world.size) {
-    const std::string stages =
-        ranks.stages == 1 ? "" : fmt::format(" in each of {} stages", ranks.stages);
-    return InvalidArgument(fmt::format(
-        "--tensor_parallel_size {}{}: there are {} processes, and on a CPU each is a rank",
-        ranks.target, stages, world.size));
-  }
-  if (!on_gpu && options.backend.device.find(',') != std::string::npos) {
-    return InvalidArgument(
-        "--device: each process of a model on a CPU is one rank, so name one device");
-  }
-  if (!on_gpu) world.stages = ranks.stages;
+  world.stages = ranks.stages;
+  if (!on_gpu) TANDEM_RETURN_IF_ERROR(CheckCpuProcesses(options.backend, world.size, ranks));
   if (options.replicas.count > 1) {
     return InvalidArgument(
         "--data_parallel_size: the processes of a model are one replica; start others on their "
         "own, behind a gateway");
   }
-  if (!joins) return std::shared_ptr<ProcessGroup>();
-  if (shared.processes != nullptr && !on_gpu) {
+  if (!joins) {
+    ranks.target = RanksOfProcesses(world.size, ranks);
+    return std::shared_ptr<ProcessGroup>();
+  }
+  if (shared.processes != nullptr && (!on_gpu || shared.processes->shares_engine())) {
     return Unimplemented("--num_processes: several processes serve one model, and no second one");
   }
   if (shared.processes == nullptr) {
+    if (on_gpu) PrepareForRanks({.target = 2});
     TANDEM_ASSIGN_OR_RETURN(shared.processes,
                             JoinProcesses(world, on_gpu, options.backend.cpu.isa));
   }
   const ProcessGroup& group = *shared.processes;
+  if (group.waits()) return shared.processes;
+  if (on_gpu && group.shares_engine()) {
+    TANDEM_RETURN_IF_ERROR(TakeRanksOfGpus(ops::NumCudaDevices(), world.size, group, ranks));
+  }
+  ranks.target = RanksOfProcesses(world.size, ranks);
   if (on_gpu) return shared.processes;
   ranks.first = group.rank;
   ranks.here = 1;
@@ -343,7 +362,7 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
 // Whether all processes opened the same models, in the same formats.
 Status CompareModels(const Opening& opening) {
   const RankProcesses& processes = opening.processes->processes;
-  std::string text;
+  std::string text = opening.options.backend.cuda.batch_invariant ? "batch-invariant " : "";
   const auto add = [&](const Opened& opened, ModelIndex index) -> Status {
     const AskedFormat format = FormatOf(opening.options, index);
     text += SpecToJson(opened.model.spec);
@@ -407,7 +426,7 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   TANDEM_RETURN_IF_ERROR(CheckThreads(options.backend));
   TANDEM_ASSIGN_OR_RETURN(opening.processes,
                           FindProcesses(values, console != nullptr, options, shared));
-  if (opening.processes != nullptr && opening.processes->idle) return opening;
+  if (opening.processes != nullptr && opening.processes->waits()) return opening;
   TANDEM_ASSIGN_OR_RETURN(options.ranks.devices, DevicesOf(options.backend));
   TANDEM_RETURN_IF_ERROR(ShareDevices(options.ranks, options.replicas));
   options.backend.device = options.ranks.devices.front();
@@ -424,7 +443,9 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   if (!options.models.dummy.empty()) {
     TANDEM_ASSIGN_OR_RETURN(opening.pair, OpenDummyPair(options, *opening.backend));
   }
-  if (opening.processes != nullptr && !on_gpu) TANDEM_RETURN_IF_ERROR(CompareModels(opening));
+  if (opening.processes != nullptr && opening.processes->shares_engine()) {
+    TANDEM_RETURN_IF_ERROR(CompareModels(opening));
+  }
   if (adjust) adjust(options.engine);
   const std::optional<BuildLimits>& limits = opening.pair.target.source.limits;
   const ModelSpec& spec = opening.pair.target.model.spec;

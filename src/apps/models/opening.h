@@ -39,7 +39,8 @@ struct Opening {
 
 // Models are fetched, and the target quantized if that is asked for and was not done before;
 // without a console, which tells of it, that is an error, and the session's other processes are not
-// waited for. Of an opening of an idle process only `processes` is there. `adjust` as OpenSession.
+// waited for. Of an opening of a process without ranks only `processes` is there. `adjust` as
+// OpenSession.
 Result<Opening> Open(const OptionValues& values, SharedResources& shared, const Console* console,
                      const std::function<void(EngineOptions&)>& adjust = {});
 

@@ -17,6 +17,7 @@
 #include "apps/cli/version.h"
 #include "base/checksum.h"
 #include "base/file.h"
+#include "comm/gpu_links.h"
 #include "ops/backend.h"
 
 namespace tandem::apps {
@@ -193,31 +194,79 @@ Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ)
   return world;
 }
 
-Result<std::unique_ptr<ProcessGroup>> JoinProcesses(const RankWorld& world, bool on_gpu,
+Result<std::unique_ptr<ProcessGroup>> JoinProcesses(RankWorld world, bool on_gpu,
                                                     const std::string& isa) {
+  const std::vector<ops::CudaDevice> gpus =
+      on_gpu ? ops::CudaDevices() : std::vector<ops::CudaDevice>();
+  for (const ops::CudaDevice& gpu : gpus) world.gpus += gpu.id + ',';
   TANDEM_ASSIGN_OR_RETURN(JoinedRanks joined, JoinRanks(world, kPatience));
+  RankProcesses all = {.links = {}, .on_machine = joined.on_machine};
+  for (auto& link : joined.links) all.links.push_back(std::move(link));
+  TANDEM_RETURN_IF_ERROR(
+      AgreeOnText(on_gpu ? "gpu" : "cpu",
+                  "--device: some of the processes have a GPU and some have none", all));
   auto group = std::make_unique<ProcessGroup>();
   group->rank = world.rank;
+  group->num_with_ranks = static_cast<int32_t>(joined.with_ranks.size());
+  const auto has_ranks = [&joined](int process) {
+    return std::ranges::find(joined.with_ranks, process) != joined.with_ranks.end();
+  };
+  const auto own = std::ranges::find(joined.with_ranks, world.rank);
+  const bool waits = own == joined.with_ranks.end();
+  group->index = waits ? -1 : static_cast<int32_t>(own - joined.with_ranks.begin());
   group->num_on_cores = joined.num_on_cores;
   group->index_on_cores = joined.index_on_cores;
   group->processes.on_machine = joined.on_machine;
-  for (auto& link : joined.links) group->processes.links.push_back(std::move(link));
-  TANDEM_RETURN_IF_ERROR(AgreeOnText(
-      on_gpu ? "gpu" : "cpu", "--device: some of the processes have a GPU and some have none",
-      group->processes));
-  std::array<int64_t, 1> on_machine = {joined.on_machine};
-  TANDEM_RETURN_IF_ERROR(TakeLeast(on_machine, group->processes));
-  if (on_gpu && on_machine[0] < world.size) {
-    return FailedPrecondition(
-        "--num_processes: the GPUs of several machines are not ranks of one model yet; start a "
-        "server on each machine, with --tensor_parallel_size for its GPUs");
+  if (on_gpu && group->shares_engine()) {
+    const std::optional<std::string> nccl = NcclVersion();
+    // Other GPUs would choose other kernels, whose results differ in their last bits.
+    TANDEM_RETURN_IF_ERROR(
+        AgreeOnText(gpus.front().kind, "the processes have GPUs of other kinds", all));
+    TANDEM_RETURN_IF_ERROR(
+        AgreeOnText(nccl.value_or("none"), "the processes have other versions of NCCL", all));
+    if (!nccl) {
+      return FailedPrecondition(
+          "no libnccl.so.2 can be loaded, which GPUs of several processes need: install NVIDIA's "
+          "package libnccl2, or start a server on each machine");
+    }
+  }
+  for (auto& link : all.links) {
+    const bool works = !waits && has_ranks(link->peer());
+    (works ? group->processes.links : group->waiting).push_back(std::move(link));
   }
   if (!on_gpu) {
     TANDEM_ASSIGN_OR_RETURN(group->isa, AgreeOnIsa(isa, group->processes));
   }
-  group->idle = on_gpu && world.rank > 0;
-  if (!on_gpu) group->ranks = std::move(joined.ranks);
+  if (group->shares_engine()) group->ranks = std::move(joined.ranks);
   return group;
+}
+
+Status TakeRanksOfGpus(int32_t num_gpus, int32_t num_processes, const ProcessGroup& group,
+                       RankOptions& ranks) {
+  const int32_t sharing = group.num_with_ranks;
+  if (ranks.target == 0) {
+    const int32_t all = num_processes == sharing ? sharing * num_gpus : num_processes;
+    ranks.target = std::max(all / ranks.stages, 1);
+  }
+  TANDEM_RETURN_IF_ERROR(
+      AgreeOnText(fmt::format("{} {}", ranks.target, ranks.stages),
+                  "--tensor_parallel_size, --pipeline_parallel_size: other ones in other processes",
+                  group.processes));
+  if (ranks.count() % sharing != 0) {
+    return InvalidArgument(fmt::format(
+        "--tensor_parallel_size {}: {} ranks cannot be divided among {} processes with GPUs of "
+        "their own",
+        ranks.target, ranks.count(), sharing));
+  }
+  if (ranks.stages % sharing != 0 && sharing % ranks.stages != 0) {
+    return InvalidArgument(
+        fmt::format("--pipeline_parallel_size {}: {} processes have GPUs of their own; a process "
+                    "has whole stages, or a stage whole processes",
+                    ranks.stages, sharing));
+  }
+  ranks.here = ranks.count() / sharing;
+  ranks.first = group.index * ranks.here;
+  return {};
 }
 
 Result<std::string> SampleModel(const std::filesystem::path& folder) {

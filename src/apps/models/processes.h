@@ -1,6 +1,7 @@
 // The processes of a session: which of them this one is, and of how many, as the command line, Open
-// MPI or a Kubernetes LeaderWorkerSet says. On a CPU each is one rank of the model. On GPUs the
-// first one has all ranks of its machine, and the others there wait until it ends.
+// MPI or a Kubernetes LeaderWorkerSet says. On a CPU each is one rank of the model. Of those that
+// have the same GPUs the first one has the ranks, one for each GPU, and the others wait until it
+// ends.
 #pragma once
 
 #include <cstdint>
@@ -8,7 +9,9 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
+#include "apps/models/ranks.h"
 #include "base/bound_options.h"
 #include "base/status.h"
 #include "comm/processes/rendezvous.h"
@@ -38,20 +41,34 @@ Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ)
 // The others of a session, once all are there. Made and used by the thread of the session.
 struct ProcessGroup {
   int32_t rank = 0;
-  bool idle = false;                    // not the first one, on GPUs
-  std::shared_ptr<Communicator> ranks;  // of an engine; null on GPUs
-  RankProcesses processes;
+  // The processes that have ranks, and which of them this one is; -1: it only waits for the end.
+  int32_t num_with_ranks = 1;
+  int32_t index = 0;
+  // This process among those; null where there is one, and once an engine has it.
+  std::shared_ptr<Communicator> ranks;
+  RankProcesses processes;                         // likewise: without links where there is one
+  std::vector<std::shared_ptr<RankLink>> waiting;  // to those that only wait; of one: to process 0
   // The processes on this one's cores, itself included, and how many of them come before it.
   int num_on_cores = 1;
   int index_on_cores = 0;
   std::string isa;  // that all compute with; on CPUs
+
+  bool waits() const { return index < 0; }
+  bool shares_engine() const { return num_with_ranks > 1; }
 };
 
 // Waits for the others, up to ten minutes. `isa`: the instruction set that this process was asked
-// to use. FAILED_PRECONDITION for GPUs of several machines, and where some processes have a GPU and
-// some have none.
-Result<std::unique_ptr<ProcessGroup>> JoinProcesses(const RankWorld& world, bool on_gpu,
+// to use. FAILED_PRECONDITION where some processes have a GPU and some have none, and without NCCL
+// where several have GPUs of their own.
+Result<std::unique_ptr<ProcessGroup>> JoinProcesses(RankWorld world, bool on_gpu,
                                                     const std::string& isa);
+
+// Where several processes have GPUs of their own: which ranks those of this process are.
+// `num_gpus`: that it can use; `num_processes`: that were started. A number of ranks that nobody
+// has asked for (0) becomes one for each process, or where they do not share GPUs one for each
+// GPU. INVALID_ARGUMENT when the ranks or stages cannot be divided among the processes.
+Status TakeRanksOfGpus(int32_t num_gpus, int32_t num_processes, const ProcessGroup& group,
+                       RankOptions& ranks);
 
 // A text from which it is seen whether two folders hold the same model: names and sizes of its
 // files, and samples of their bytes. NOT_FOUND and the like when they cannot be read.

@@ -122,5 +122,41 @@ TEST(ProcessesTest, WhatIsMissingIsNamed) {
   EXPECT_THAT(Find(Options(2, -1), kMpi).status().message(), HasSubstr("--process_rank"));
 }
 
+// The ranks of the second of `sharing` processes, each with `num_gpus` of its own.
+Result<RankOptions> Taken(int32_t target, int32_t stages, int32_t num_gpus, int32_t sharing,
+                          int32_t num_processes) {
+  ProcessGroup group;
+  group.num_with_ranks = sharing;
+  group.index = 1;
+  RankOptions ranks;
+  ranks.target = target;
+  ranks.stages = stages;
+  TANDEM_RETURN_IF_ERROR(TakeRanksOfGpus(num_gpus, num_processes, group, ranks));
+  return ranks;
+}
+
+TEST(ProcessesTest, ProcessesWithGpusOfTheirOwnShareTheRanks) {
+  const RankOptions tensor = Taken(16, 1, 8, 2, 2).value();
+  EXPECT_EQ(tensor.first, 8);
+  EXPECT_EQ(tensor.here, 8);
+  const RankOptions stages = Taken(4, 4, 8, 2, 2).value();
+  EXPECT_EQ(stages.first, 8);
+  EXPECT_EQ(stages.here, 8);
+  const RankOptions wide = Taken(8, 2, 4, 4, 4).value();
+  EXPECT_EQ(wide.first, 4);
+  EXPECT_EQ(wide.here, 4);
+}
+
+TEST(ProcessesTest, RanksThatNobodyAskedForAreOneForEachGpuOrProcess) {
+  EXPECT_EQ(Taken(0, 1, 8, 2, 2).value().target, 16);
+  EXPECT_EQ(Taken(0, 2, 8, 2, 2).value().target, 8);
+  EXPECT_EQ(Taken(0, 1, 8, 2, 4).value().target, 4);  // mpirun -n 4 over two machines
+}
+
+TEST(ProcessesTest, RanksThatCannotBeDividedAmongProcessesAreRefused) {
+  EXPECT_THAT(Taken(3, 1, 8, 2, 2).status().message(), HasSubstr("--tensor_parallel_size 3"));
+  EXPECT_THAT(Taken(2, 3, 8, 2, 2).status().message(), HasSubstr("--pipeline_parallel_size 3"));
+}
+
 }  // namespace
 }  // namespace tandem::apps

@@ -73,10 +73,10 @@ Result<RankChoice> ChooseRanks(const RankOptions& options, const RankFacts& fact
                     options.stages, listed));
   }
   if (options.target > 0) {
-    if (listed > 1 && listed != options.count()) {
+    if (listed > 1 && listed != options.num_here()) {
       return InvalidArgument(
           fmt::format("--tensor_parallel_size {}: --device names {} devices; name one for each "
-                      "rank, or only the first",
+                      "rank of this process, or only the first",
                       options.target, listed));
     }
     choice.ranks = options.target;

@@ -18,7 +18,9 @@ TEST(RankUse, LinesOfAPlanAreCacheOrWorkspace) {
     line.bytes = mib * kMiB;
   };
   add("target weights", 50);
+  plan.lines.back().weights = true;
   add("draft weights", 5);
+  plan.lines.back().weights = true;
   add("target workspace", 7);
   add("sampling", 1);
   add("target keys and values", 20);

@@ -31,6 +31,18 @@ Result<std::vector<ModelSpec>> PartsOfDraft(const ModelSpec& spec, int32_t size,
   return parts;
 }
 
+std::vector<ops::Backend*> PointersTo(const std::vector<std::shared_ptr<ops::Backend>>& backends) {
+  std::vector<ops::Backend*> pointers;
+  for (const auto& backend : backends) pointers.push_back(backend.get());
+  return pointers;
+}
+
+std::vector<std::shared_ptr<Communicator>> Shared(
+    std::vector<std::unique_ptr<Communicator>> communicators) {
+  return {std::make_move_iterator(communicators.begin()),
+          std::make_move_iterator(communicators.end())};
+}
+
 }  // namespace
 
 const BoundOptions<RankOptions>& RankOptionRows() {
@@ -120,12 +132,20 @@ Result<std::vector<std::shared_ptr<Communicator>>> MakeCommunicators(
   if (backends.front()->device().kind == Device::Kind::kCpu) {
     made = MakeInProcessRanks(static_cast<int>(backends.size()), stages);
   } else {
-    std::vector<ops::Backend*> gpus;
-    for (const auto& backend : backends) gpus.push_back(backend.get());
-    TANDEM_ASSIGN_OR_RETURN(made, MakeCudaRanks(gpus, stages));
+    TANDEM_ASSIGN_OR_RETURN(made, MakeCudaRanks(PointersTo(backends), stages));
   }
-  return std::vector<std::shared_ptr<Communicator>>(std::make_move_iterator(made.begin()),
-                                                    std::make_move_iterator(made.end()));
+  return Shared(std::move(made));
+}
+
+Result<std::vector<std::shared_ptr<Communicator>>> MakeCommunicatorsOfProcesses(
+    const std::vector<std::shared_ptr<ops::Backend>>& backends,
+    std::shared_ptr<Communicator> processes, int32_t stages) {
+  if (backends.front()->device().kind == Device::Kind::kCpu) {
+    return std::vector<std::shared_ptr<Communicator>>{std::move(processes)};
+  }
+  TANDEM_ASSIGN_OR_RETURN(auto made,
+                          MakeCudaRanksOfProcesses(PointersTo(backends), processes, stages));
+  return Shared(std::move(made));
 }
 
 Result<std::vector<ModelSpec>> TargetParts(const ModelSpec& spec, const RankOptions& ranks) {

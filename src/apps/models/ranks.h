@@ -48,6 +48,11 @@ Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
 // size. With a single backend there is no communicator: null.
 Result<std::vector<std::shared_ptr<Communicator>>> MakeCommunicators(
     const std::vector<std::shared_ptr<ops::Backend>>& backends, int32_t stages);
+// Likewise for an engine whose ranks other processes have too. `processes`: this one among them; on
+// a CPU it is the rank's communicator itself.
+Result<std::vector<std::shared_ptr<Communicator>>> MakeCommunicatorsOfProcesses(
+    const std::vector<std::shared_ptr<ops::Backend>>& backends,
+    std::shared_ptr<Communicator> processes, int32_t stages);
 
 // The parts of a model that the ranks hold, that of rank 0 first and those of the first stage
 // before those of the next; all of it where it is not split.

@@ -90,16 +90,34 @@ std::vector<OptionSpec> SessionOptionRows(std::span<const OptionSpec> own) {
 
 namespace {
 
-EngineRank FirstRank(const SessionReplica& replica) {
-  return {.backend = replica.backends.front().get(),
-          .ranks = {},
-          .target = replica.target_weights,
-          .draft = replica.draft_weights};
+// Whether other processes have ranks of the session's engine.
+bool SharesEngine(const Session& session) {
+  return session.processes != nullptr && session.processes->shares_engine();
 }
 
-// Whether the ranks of the session are processes.
-bool InProcesses(const Session& session) {
-  return session.processes != nullptr && session.backend->device().kind == Device::Kind::kCpu;
+// The communicators of a replica's ranks. Those of several processes are made once.
+Result<std::vector<std::shared_ptr<Communicator>>> CommunicatorsOf(const Session& session,
+                                                                   const SessionReplica& replica) {
+  const int32_t stages = session.options.ranks.stages;
+  if (!SharesEngine(session)) return MakeCommunicators(replica.backends, stages);
+  ProcessGroup& group = *session.processes;
+  if (group.ranks == nullptr) {
+    return Unimplemented("--num_processes: several processes have one engine, and no second one");
+  }
+  return MakeCommunicatorsOfProcesses(replica.backends, std::move(group.ranks), stages);
+}
+
+Result<std::vector<EngineRank>> RanksOf(const Session& session, const SessionReplica& replica) {
+  std::vector<EngineRank> ranks = {{.backend = replica.backends.front().get(),
+                                    .ranks = {},
+                                    .target = replica.target_weights,
+                                    .draft = replica.draft_weights}};
+  ranks.insert(ranks.end(), replica.other_ranks.begin(), replica.other_ranks.end());
+  TANDEM_ASSIGN_OR_RETURN(auto communicators, CommunicatorsOf(session, replica));
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    ranks[rank].ranks = std::move(communicators[rank]);
+  }
+  return ranks;
 }
 
 }  // namespace
@@ -108,26 +126,13 @@ Status MakeEngine(Session& session, const EngineOptions& options) {
   session.engine.reset();
   std::vector<ReplicaPlace> places;
   for (const SessionReplica& replica : session.replicas) {
-    std::vector<EngineRank> ranks = {FirstRank(replica)};
-    ranks.insert(ranks.end(), replica.other_ranks.begin(), replica.other_ranks.end());
-    TANDEM_ASSIGN_OR_RETURN(auto communicators,
-                            MakeCommunicators(replica.backends, session.options.ranks.stages));
-    for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      ranks[rank].ranks = std::move(communicators[rank]);
-    }
+    TANDEM_ASSIGN_OR_RETURN(std::vector<EngineRank> ranks, RanksOf(session, replica));
     places.push_back({.ranks = std::move(ranks), .turns = replica.turns});
   }
-  if (!InProcesses(session)) {
-    TANDEM_ASSIGN_OR_RETURN(session.engine, Replicas::Create(options, places, session.clock));
-    return {};
-  }
-  ProcessGroup& group = *session.processes;
-  if (group.ranks == nullptr) {
-    return Unimplemented("--num_processes: several processes have one engine, and no second one");
-  }
-  places.front().ranks.front().ranks = std::move(group.ranks);
+  const RankProcesses* const processes =
+      SharesEngine(session) ? &session.processes->processes : nullptr;
   TANDEM_ASSIGN_OR_RETURN(session.engine,
-                          Replicas::Create(options, places, session.clock, &group.processes));
+                          Replicas::Create(options, places, session.clock, processes));
   return {};
 }
 
@@ -153,7 +158,7 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
   TANDEM_ASSIGN_OR_RETURN(Opening opening, Open(values, *shared, &console, adjust));
   auto session = std::make_unique<Session>();
   session->processes = opening.processes;
-  if (session->processes != nullptr && session->processes->idle) return session;
+  if (session->processes != nullptr && session->processes->waits()) return session;
   TANDEM_RETURN_IF_ERROR(PlansOf(opening, shared->weights).status());
   OpenedPair& pair = opening.pair;
   session->backend = opening.backend;
@@ -166,8 +171,10 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
     replica.backends = std::move(backends);
     replica.turns = shared->devices.TurnsOf(replica.backends.front()->device(), number);
     // GPUs that cannot be ranks are found before minutes of loading.
-    TANDEM_RETURN_IF_ERROR(
-        MakeCommunicators(replica.backends, session->options.ranks.stages).status());
+    if (!SharesEngine(*session)) {
+      TANDEM_RETURN_IF_ERROR(
+          MakeCommunicators(replica.backends, session->options.ranks.stages).status());
+    }
     for (size_t rank = 1; rank < replica.backends.size(); ++rank) {
       replica.other_ranks.emplace_back().backend = replica.backends[rank].get();
     }
@@ -192,14 +199,14 @@ Status FollowSession(Session& session) {
   std::signal(SIGINT, SIG_IGN);
   ProcessGroup& group = *session.processes;
   LogInfo("process {} follows process 0 and ends with it", group.rank);
-  if (group.idle) {
+  if (group.waits()) {
     RankMessage none;
-    static_cast<void>(group.processes.links.front()->Receive(none));
+    static_cast<void>(group.waiting.front()->Receive(none));
     return {};
   }
-  EngineRank rank = FirstRank(session.replicas.front());
-  rank.ranks = std::move(group.ranks);
-  return FollowEngine(session.options.engine, rank, session.clock, group.processes);
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<EngineRank> ranks,
+                          RanksOf(session, session.replicas.front()));
+  return FollowEngine(session.options.engine, ranks, session.clock, group.processes);
 }
 
 }  // namespace tandem::apps

@@ -95,9 +95,10 @@ Status Run(const OptionValues& values, Console& console) {
     title = "";
   }
   f.nccl = NcclVersion();
-  console.Say(
-      fmt::format("NCCL       {}; not needed: the sums of ranks are kernels of this program",
-                  f.nccl ? *f.nccl : "no libnccl.so.2"));
+  console.Say(fmt::format(
+      "NCCL       {}; for a model over the GPUs of several machines: within one the sums "
+      "of ranks are kernels of this program",
+      f.nccl ? *f.nccl : "no libnccl.so.2"));
   console.Say(fmt::format("models     embedded pair: {}", f.pair));
   console.Result(ToJson(f));
   return pair.ok() ? Status() : pair.status();

@@ -1,12 +1,11 @@
-// Microseconds of an all-reduce of bf16 rows on GPUs 0 .. n, by size, both ways and as NCCL does it
-// where libnccl.so.2 can be loaded:
+// Microseconds of an all-reduce of bf16 rows on GPUs 0 .. n, by size, both ways, and where
+// libnccl.so.2 can be loaded as NCCL does it and as ranks of several processes do:
 //
 //   all_reduce_bench [GPUS]
 //
 // A graph of 100 calls is launched 50 times; the time of a launch by hundred, minimum and median.
 // GB/s: bytes of the rows by the minimum of the faster way.
 #include <cuda_runtime.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -19,6 +18,7 @@
 
 #include "base/status.h"
 #include "comm/cuda/testing/gpus.cuh"
+#include "comm/nccl_library.h"
 
 namespace tandem::cuda_ranks {
 namespace {
@@ -29,40 +29,41 @@ constexpr int kCalls = 100;
 constexpr int kLaunches = 50;
 constexpr int64_t kLeastBytes = int64_t{4} << 10, kMostBytes = int64_t{64} << 20;
 
-// What is used of NCCL, whose header need not be there.
+// The GPUs as ranks of NCCL.
 class Nccl {
  public:
   // Null without the library, or when it fails.
   static std::unique_ptr<Nccl> Load(int gpus) {
     // Without multicast, which can put GPUs that other programs share out of service.
     setenv("NCCL_NVLS_ENABLE", "0", 1);
-    void* const library = dlopen("libnccl.so.2", RTLD_NOW);
-    if (library == nullptr) return nullptr;
+    const Result<const NcclLibrary*> library = NcclLibrary::Load();
+    if (!library.ok()) return nullptr;
     auto nccl = std::make_unique<Nccl>();
-    nccl->init_all_ = reinterpret_cast<InitAll>(dlsym(library, "ncclCommInitAll"));
-    nccl->all_reduce_ = reinterpret_cast<AllReduceFunction>(dlsym(library, "ncclAllReduce"));
+    nccl->library_ = *library;
     nccl->comms_.resize(static_cast<size_t>(gpus));
-    if (nccl->init_all_ == nullptr || nccl->all_reduce_ == nullptr ||
-        nccl->init_all_(nccl->comms_.data(), gpus, nullptr) != 0) {
-      return nullptr;
+    NcclLibrary::UniqueId id;
+    int error = nccl->library_->get_unique_id(&id);
+    nccl->library_->group_start();
+    for (int rank = 0; rank < gpus && error == NcclLibrary::kSuccess; ++rank) {
+      CheckCuda(cudaSetDevice(rank), "choosing the GPU");
+      error = nccl->library_->init_rank(&nccl->comms_[static_cast<size_t>(rank)], gpus, id, rank);
     }
+    const int ended = nccl->library_->group_end();
+    if (error != NcclLibrary::kSuccess || ended != NcclLibrary::kSuccess) return nullptr;
     return nccl;
   }
   void AllReduce(int rank, const Tensor& rows, cudaStream_t stream) const {
     constexpr int kBf16 = 9, kSum = 0;
-    if (all_reduce_(rows.data, rows.data, static_cast<size_t>(rows.NumElements()), kBf16, kSum,
-                    comms_[static_cast<size_t>(rank)], stream) != 0) {
+    if (library_->all_reduce(rows.data, rows.data, static_cast<size_t>(rows.NumElements()), kBf16,
+                             kSum, comms_[static_cast<size_t>(rank)],
+                             stream) != NcclLibrary::kSuccess) {
       fmt::print("NCCL failed\n");
     }
   }
 
  private:
-  using InitAll = int (*)(void** comms, int count, const int* devices);
-  using AllReduceFunction = int (*)(const void* from, void* to, size_t count, int type, int op,
-                                    void* comm, cudaStream_t stream);
-  InitAll init_all_ = nullptr;
-  AllReduceFunction all_reduce_ = nullptr;
-  std::vector<void*> comms_;  // never destroyed: the program ends
+  const NcclLibrary* library_ = nullptr;
+  std::vector<NcclLibrary::Comm> comms_;  // never destroyed: the program ends
 };
 
 struct Times {
@@ -122,24 +123,27 @@ int Main(int size) {
   two.one_shot_bytes = 0;
   Gpus one_shot(size, one), two_shot(size, two);
   const auto nccl = Nccl::Load(size);
+  std::unique_ptr<Gpus> processes;
+  if (nccl != nullptr) processes = std::make_unique<Gpus>(size, StreamRanksOptions(), size);
   const auto by_rank = [](RankOfGpu& rank, const Tensor& rows) { rank.comm->AllReduce(rows); };
   fmt::print("{} GPUs, bf16, microseconds of a call in a graph: minimum and median\n", size);
-  fmt::print("{:>10} {:>17} {:>17} {:>17} {:>8}\n", "bytes", "one-shot", "two-shot", "NCCL",
-             "GB/s");
+  fmt::print("{:>10} {:>17} {:>17} {:>17} {:>17} {:>8}\n", "bytes", "one-shot", "two-shot", "NCCL",
+             "processes", "GB/s");
   for (int64_t bytes = kLeastBytes; bytes <= kMostBytes; bytes *= bytes < (4 << 20) ? 2 : 4) {
     // Far beyond the sizes that it is used for, one-shot only takes time.
-    Times first, other;
+    Times first, other, apart;
     if (bytes <= int64_t{4} << 20) first = Measure(one_shot, bytes, by_rank);
     const Times second = Measure(two_shot, bytes, by_rank);
     if (nccl != nullptr) {
       other = Measure(two_shot, bytes, [&](RankOfGpu& rank, const Tensor& rows) {
         nccl->AllReduce(rank.comm->rank(), rows, rank.stream());
       });
+      apart = Measure(*processes, bytes, by_rank);
     }
     const double best =
         first.minimum == 0.0 ? second.minimum : std::min(first.minimum, second.minimum);
-    fmt::print("{:>10} {} {} {} {:>8.1f}\n", bytes, Cell(first), Cell(second), Cell(other),
-               static_cast<double>(bytes) / best * 1e-3);
+    fmt::print("{:>10} {} {} {} {} {:>8.1f}\n", bytes, Cell(first), Cell(second), Cell(other),
+               Cell(apart), static_cast<double>(bytes) / best * 1e-3);
   }
   const Status failure = ops::cuda::TakeFailure();
   if (!failure.ok()) fmt::print("{}\n", failure.ToString());

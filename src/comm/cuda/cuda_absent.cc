@@ -3,10 +3,23 @@
 #include "comm/gpu_links.h"
 
 namespace tandem {
+namespace {
+
+Status WithoutCuda() {
+  return Unavailable("this program was built without CUDA; ./setup --cuda, then build it again");
+}
+
+}  // namespace
 
 Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
     std::span<ops::Backend* const> /*backends*/, int /*stages*/) {
-  return Unavailable("this program was built without CUDA; ./setup --cuda, then build it again");
+  return WithoutCuda();
+}
+
+Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanksOfProcesses(
+    std::span<ops::Backend* const> /*backends*/, const std::shared_ptr<Communicator>& /*processes*/,
+    int /*stages*/) {
+  return WithoutCuda();
 }
 
 GpuLinks ReadGpuLinks() { return {}; }

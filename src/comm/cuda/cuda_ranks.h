@@ -24,4 +24,17 @@ namespace tandem {
 Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
     std::span<ops::Backend* const> backends, int stages = 1);
 
+// Likewise where the GPUs belong to several processes, of one machine or of several: NCCL, which is
+// loaded then, carries what they send. `processes`: this process among them. All call this with
+// equally many backends; those of process p are the ranks from p times their number on. A stage has
+// ranks of one process, or all ranks of equally many: `processes` has as many stages then. The
+// ranks of a stage in one process work as those of MakeCudaRanks, and all sums have the same bits.
+// A rank also fails when `processes` does, and when another process has left. A communicator is
+// destroyed after the graphs that contain its calls.
+//
+// Errors as above, and FAILED_PRECONDITION without NCCL. 64 MiB more on each GPU.
+Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanksOfProcesses(
+    std::span<ops::Backend* const> backends, const std::shared_ptr<Communicator>& processes,
+    int stages = 1);
+
 }  // namespace tandem

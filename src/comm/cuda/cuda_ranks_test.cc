@@ -9,10 +9,12 @@
 #include <limits>
 #include <random>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "comm/cuda/testing/gpus.cuh"
+#include "comm/nccl_library.h"
 #include "tensor/convert.h"
 
 namespace tandem::cuda_ranks {
@@ -79,7 +81,8 @@ std::vector<float> SumOfWholes(int size, int call, int64_t count) {
   return sums;
 }
 
-enum class Way { kDefault, kOneShot, kTwoShot };
+// kProcesses: each GPU is one of another process.
+enum class Way { kDefault, kOneShot, kTwoShot, kProcesses };
 
 // Ranks, and how they add up.
 class CudaRanksTest : public testing::TestWithParam<std::pair<int, Way>> {
@@ -93,7 +96,9 @@ class CudaRanksTest : public testing::TestWithParam<std::pair<int, Way>> {
       options.one_shot_bytes = std::numeric_limits<int64_t>::max();
     }
     if (GetParam().second == Way::kTwoShot) options.one_shot_bytes = 0;
-    gpus_ = std::make_unique<Gpus>(size(), options);
+    const bool in_processes = GetParam().second == Way::kProcesses;
+    if (in_processes && !NcclLibrary::Load().ok()) GTEST_SKIP() << "needs NCCL";
+    gpus_ = std::make_unique<Gpus>(size(), options, in_processes ? size() : 0);
   }
   void TearDown() override {
     gpus_.reset();
@@ -423,26 +428,30 @@ TEST_P(CudaRanksTest, ARankThatLeavesEndsTheWaitOfTheOthers) {
 
 std::string NameOf(const testing::TestParamInfo<std::pair<int, Way>>& info) {
   const auto& [size, way] = info.param;
-  const char* const name = way == Way::kOneShot   ? "OneShot"
-                           : way == Way::kTwoShot ? "TwoShot"
-                                                  : "Default";
+  const char* const name = way == Way::kOneShot     ? "OneShot"
+                           : way == Way::kTwoShot   ? "TwoShot"
+                           : way == Way::kProcesses ? "Processes"
+                                                    : "Default";
   return std::to_string(size) + "Gpus" + name;
 }
 INSTANTIATE_TEST_SUITE_P(Sizes, CudaRanksTest,
                          testing::Values(std::pair{2, Way::kDefault}, std::pair{2, Way::kOneShot},
                                          std::pair{2, Way::kTwoShot}, std::pair{3, Way::kDefault},
                                          std::pair{4, Way::kDefault}, std::pair{4, Way::kOneShot},
-                                         std::pair{4, Way::kTwoShot}),
+                                         std::pair{4, Way::kTwoShot}, std::pair{2, Way::kProcesses},
+                                         std::pair{4, Way::kProcesses}),
                          NameOf);
 
-class CudaStagesTest : public testing::TestWithParam<std::pair<int, int>> {
+// Ranks of a stage, stages, and processes; 0: all are of this one.
+class CudaStagesTest : public testing::TestWithParam<std::tuple<int, int, int>> {
  protected:
   void SetUp() override {
-    const auto& [ranks, stages] = GetParam();
+    const auto& [ranks, stages, processes] = GetParam();
     if (NumGpus() < ranks * stages) {
       GTEST_SKIP() << "needs " << ranks * stages << " GPUs, this machine has " << NumGpus();
     }
-    gpus_ = std::make_unique<Gpus>(ranks * stages, StreamRanksOptions{{}, stages});
+    if (processes > 0 && !NcclLibrary::Load().ok()) GTEST_SKIP() << "needs NCCL";
+    gpus_ = std::make_unique<Gpus>(ranks * stages, StreamRanksOptions{{}, stages, {}}, processes);
   }
   void TearDown() override {
     gpus_.reset();
@@ -455,7 +464,7 @@ class CudaStagesTest : public testing::TestWithParam<std::pair<int, int>> {
 // As a model's layers do: sums in a stage, rows to the next one, and what the last one has gathered
 // to all.
 TEST_P(CudaStagesTest, SumsAreThoseOfAStageWhoseRowsGoOn) {
-  const auto& [ranks, stages] = GetParam();
+  const auto& [ranks, stages, processes] = GetParam();
   constexpr int kSteps = 100;
   constexpr int64_t kCount = 3000, kPart = 50;
   gpus_->Run([&](RankOfGpu& rank) {
@@ -495,7 +504,7 @@ TEST_P(CudaStagesTest, SumsAreThoseOfAStageWhoseRowsGoOn) {
 }
 
 TEST_P(CudaStagesTest, ARankThatFailsEndsTheWaitsOfOtherStages) {
-  const auto& [ranks, stages] = GetParam();
+  const auto& [ranks, stages, processes] = GetParam();
   gpus_->Run([&](RankOfGpu& rank) {
     Communicator& all = *rank.comm;
     constexpr int64_t kCount = 2'000'000;
@@ -517,12 +526,17 @@ TEST_P(CudaStagesTest, ARankThatFailsEndsTheWaitsOfOtherStages) {
   });
 }
 
+std::string NameOfStages(const testing::TestParamInfo<std::tuple<int, int, int>>& info) {
+  const auto& [ranks, stages, processes] = info.param;
+  const std::string name = std::to_string(stages) + "StagesOf" + std::to_string(ranks);
+  return processes == 0 ? name : name + "In" + std::to_string(processes) + "Processes";
+}
 INSTANTIATE_TEST_SUITE_P(Sizes, CudaStagesTest,
-                         testing::Values(std::pair{1, 2}, std::pair{1, 3}, std::pair{2, 2}),
-                         [](const auto& info) {
-                           return std::to_string(info.param.second) + "StagesOf" +
-                                  std::to_string(info.param.first);
-                         });
+                         testing::Values(std::tuple{1, 2, 0}, std::tuple{1, 3, 0},
+                                         std::tuple{2, 2, 0}, std::tuple{1, 2, 2},
+                                         std::tuple{2, 2, 2}, std::tuple{2, 2, 4},
+                                         std::tuple{1, 4, 2}),
+                         NameOfStages);
 
 TEST(CudaRankTest, OneRankAloneHasTheSumAndAllColumns) {
   if (NumGpus() == 0) GTEST_SKIP() << "no GPU here";

@@ -17,18 +17,6 @@ namespace {
 using ops::cuda::CheckCuda;
 using ops::cuda::Context;
 
-// Restores the thread's current GPU.
-class CurrentGpu {
- public:
-  CurrentGpu() { CheckCuda(cudaGetDevice(&device_), "the current GPU"); }
-  ~CurrentGpu() { CheckCuda(cudaSetDevice(device_), "choosing the GPU"); }
-  CurrentGpu(const CurrentGpu&) = delete;
-  CurrentGpu& operator=(const CurrentGpu&) = delete;
-
- private:
-  int device_ = 0;
-};
-
 // Memory of one GPU that the others read and write. From a pool of its own:
 // cudaDeviceEnablePeerAccess would map every allocation of the process on all GPUs, and make
 // allocating and freeing on one of them wait for the kernels of the others.
@@ -83,7 +71,8 @@ PeerMemory PeerMemory::Allocate(std::span<const Context> contexts, size_t rank, 
 // The first failure of any rank, of all stages. Any thread.
 class SharedFailure {
  public:
-  SharedFailure() {
+  explicit SharedFailure(std::function<void(const Status& why)> on_failure)
+      : on_failure_(std::move(on_failure)) {
     CheckCuda(cudaMallocHost(&stop_, sizeof(uint32_t)), "pinned memory");
     if (stop_ != nullptr) *stop_ = 0;
   }
@@ -94,11 +83,14 @@ class SharedFailure {
   const uint32_t* stop() const { return stop_; }
   bool failed() const { return failed_.load(std::memory_order_acquire); }
   void Fail(const Status& why) {
-    const MutexLock lock(mutex_);
-    if (!status_.ok()) return;
-    status_ = why;
-    failed_.store(true, std::memory_order_release);
-    std::atomic_ref(*stop_).store(1, std::memory_order_release);
+    {
+      const MutexLock lock(mutex_);
+      if (!status_.ok()) return;
+      status_ = why;
+      failed_.store(true, std::memory_order_release);
+      std::atomic_ref(*stop_).store(1, std::memory_order_release);
+    }
+    if (on_failure_) on_failure_(why);
   }
   Status status() const {
     const MutexLock lock(mutex_);
@@ -106,6 +98,7 @@ class SharedFailure {
   }
 
  private:
+  const std::function<void(const Status& why)> on_failure_;
   uint32_t* stop_ = nullptr;  // pinned: the waiting kernels look at it
   std::atomic<bool> failed_ = false;
   mutable Mutex mutex_;
@@ -265,7 +258,7 @@ Result<std::vector<std::unique_ptr<Communicator>>> MakeStreamRanks(
   TANDEM_CHECK(options.stages >= 1 && size % options.stages == 0,
                "stages with different numbers of ranks");
   const CurrentGpu restored;
-  const auto failure = std::make_shared<SharedFailure>();
+  const auto failure = std::make_shared<SharedFailure>(options.on_failure);
   const auto meeting = std::make_shared<Meeting>(failure);
   TANDEM_RETURN_IF_ERROR(meeting->Prepare(contexts));
   std::vector<std::unique_ptr<Communicator>> hosts = MakeInProcessRanks(size, options.stages);

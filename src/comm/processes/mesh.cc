@@ -130,7 +130,11 @@ void Mesh::Fail(const Status& why) {
   static_cast<void>(!::write(wake_, &one, sizeof one));
 }
 
-Status Mesh::status() const {
+Status Mesh::Look() {
+  for (size_t peer = 0; peer < sockets_.size() && !failed(); ++peer) {
+    if (!sockets_[peer].is_open() || !sockets_[peer].HasEnded()) continue;
+    Fail(Unavailable("rank " + std::to_string(peer) + " has left"));
+  }
   const MutexLock lock(mutex_);
   return failure_;
 }

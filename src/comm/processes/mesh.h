@@ -36,7 +36,8 @@ class Mesh {
 
   // The first call counts; the others find the connections ended. Any thread.
   void Fail(const Status& why);
-  Status status() const;
+  // The first failure; a rank that has left is looked for.
+  Status Look();
 
  private:
   // Stands before the bytes of each transfer.

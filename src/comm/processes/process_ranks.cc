@@ -60,7 +60,7 @@ class ProcessRank final : public Communicator {
   }
 
   void Fail(const Status& why) override { mesh_->Fail(why); }
-  Status status() const override { return mesh_->status(); }
+  Status status() const override { return mesh_->Look(); }
 
  private:
   // Sends a tensor to all others; parts_ are then those of all ranks.

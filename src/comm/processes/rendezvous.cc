@@ -38,14 +38,14 @@ struct Hello {
   std::string version;
   // Of kLink.
   std::string address;  // where the rank listens for those after it
-  std::string cores;    // the machine, and the cores that it may use there
+  std::string place;    // as OwnPlace
 };
 
 // What rank 0 answers when all are there, or at once if it refuses.
 struct Answer {
   std::string refusal;
   std::string addresses;  // of all ranks, a line each; rank 0's is known
-  std::string cores;      // likewise
+  std::string places;     // likewise
 };
 
 Status SendHello(const Socket& socket, const Hello& hello) {
@@ -55,7 +55,7 @@ Status SendHello(const Socket& socket, const Hello& hello) {
   writer.Value(hello.purpose);
   writer.Value(hello.rank);
   writer.Value(hello.size);
-  for (const std::string* text : {&hello.secret, &hello.version, &hello.address, &hello.cores}) {
+  for (const std::string* text : {&hello.secret, &hello.version, &hello.address, &hello.place}) {
     writer.List(std::span(*text));
   }
   return SendMessage(socket, message, kHelloTime);
@@ -70,7 +70,7 @@ Result<Hello> ReceiveHello(const Socket& socket) {
   reader.Value(hello.purpose);
   reader.Value(hello.rank);
   reader.Value(hello.size);
-  for (std::string* text : {&hello.secret, &hello.version, &hello.address, &hello.cores}) {
+  for (std::string* text : {&hello.secret, &hello.version, &hello.address, &hello.place}) {
     reader.List(*text);
   }
   if (!reader.complete() || hello.magic != kMagic) return DataLoss("not a rank of a model");
@@ -80,7 +80,7 @@ Result<Hello> ReceiveHello(const Socket& socket) {
 Status SendAnswer(const Socket& socket, const Answer& answer) {
   RankMessage message;
   WireWriter writer(message);
-  for (const std::string* text : {&answer.refusal, &answer.addresses, &answer.cores}) {
+  for (const std::string* text : {&answer.refusal, &answer.addresses, &answer.places}) {
     writer.List(std::span(*text));
   }
   return SendMessage(socket, message, kHelloTime);
@@ -90,7 +90,7 @@ Result<Answer> ReceiveAnswer(const Socket& socket, Nanos timeout) {
   TANDEM_RETURN_IF_ERROR(ReceiveMessage(socket, message, kMaxHello, timeout));
   Answer answer;
   WireReader reader(message);
-  for (std::string* text : {&answer.refusal, &answer.addresses, &answer.cores}) reader.List(*text);
+  for (std::string* text : {&answer.refusal, &answer.addresses, &answer.places}) reader.List(*text);
   if (!reader.complete()) return DataLoss("no answer of rank 0");
   return answer;
 }
@@ -116,13 +116,28 @@ bool IsSecret(std::string_view given, std::string_view secret) {
   return differ == 0;
 }
 
-std::string OwnCores() {
+// The machine, the cores that this process may use there, and its GPUs.
+std::string OwnPlace(const std::string& gpus) {
   std::string id;  // one for each start of a machine; a file that cannot be mapped
   std::getline(std::ifstream("/proc/sys/kernel/random/boot_id"), id);
-  return fmt::format("{} {}", id, fmt::join(AllowedCores(), ","));
+  return fmt::format("{} {} {}", id, fmt::join(AllowedCores(), ","), gpus);
 }
 
-std::string_view MachineOf(std::string_view cores) { return cores.substr(0, cores.find(' ')); }
+// The parts of OwnPlace.
+struct Place {
+  explicit Place(std::string_view text)
+      : machine(text.substr(0, text.find(' '))),
+        gpus(text.substr(text.rfind(' ') + 1)),
+        on_cores(text.substr(0, text.rfind(' '))) {}
+
+  std::string_view machine;
+  std::string_view gpus;
+  std::string_view on_cores;  // the machine and the cores
+
+  bool SharesGpusWith(const Place& other) const {
+    return !gpus.empty() && machine == other.machine && gpus == other.gpus;
+  }
+};
 
 // The start of one process.
 class Joining {
@@ -132,21 +147,34 @@ class Joining {
         end_(clock_.Now() + patience),
         say_(clock_.Now() + kSayTime),
         sockets_(static_cast<size_t>(world.size)),
-        cores_(static_cast<size_t>(world.size)) {
-    cores_[static_cast<size_t>(world.rank)] = OwnCores();
+        places_(static_cast<size_t>(world.size)) {
+    places_[static_cast<size_t>(world.rank)] = OwnPlace(world.gpus);
   }
 
   Result<JoinedRanks> Join() {
     TANDEM_RETURN_IF_ERROR(world_.rank == 0 ? Lead() : Follow());
     JoinedRanks joined;
+    const std::vector<Place> places(places_.begin(), places_.end());
+    const Place& own = places[static_cast<size_t>(world_.rank)];
+    std::vector<Socket> sockets;  // of those that have ranks
+    std::optional<int> index;     // of this process among them
     for (int rank = 0; rank < world_.size; ++rank) {
-      const std::string& cores = cores_[static_cast<size_t>(rank)];
-      const bool same = cores == OwnCores();
-      joined.on_machine += MachineOf(cores) == MachineOf(OwnCores()) && rank != world_.rank ? 1 : 0;
+      const Place& place = places[static_cast<size_t>(rank)];
+      const bool same = place.on_cores == own.on_cores;
+      joined.on_machine += place.machine == own.machine && rank != world_.rank ? 1 : 0;
       joined.num_on_cores += same && rank != world_.rank ? 1 : 0;
       joined.index_on_cores += same && rank < world_.rank ? 1 : 0;
+      const auto before = std::span(places).first(static_cast<size_t>(rank));
+      const auto shares = [&](const Place& other) { return other.SharesGpusWith(place); };
+      if (std::ranges::any_of(before, shares)) continue;
+      if (rank == world_.rank) index = static_cast<int>(sockets.size());
+      joined.with_ranks.push_back(rank);
+      sockets.push_back(std::move(sockets_[static_cast<size_t>(rank)]));
     }
-    joined.ranks = MakeProcessRank(world_.rank, std::move(sockets_), world_.stages);
+    if (index) {
+      const bool has_stages = sockets.size() % static_cast<size_t>(world_.stages) == 0;
+      joined.ranks = MakeProcessRank(*index, std::move(sockets), has_stages ? world_.stages : 1);
+    }
     joined.links = std::move(links_);
     return joined;
   }
@@ -173,11 +201,11 @@ class Joining {
       const auto rank = static_cast<size_t>(hello.rank);
       links[rank] = std::move(socket);
       addresses[rank] = hello.address;
-      cores_[rank] = hello.cores;
+      places_[rank] = hello.place;
     }
     const Answer answer{.refusal = {},
                         .addresses = fmt::format("{}", fmt::join(addresses, "\n")),
-                        .cores = fmt::format("{}", fmt::join(cores_, "\n"))};
+                        .places = fmt::format("{}", fmt::join(places_, "\n"))};
     for (int rank = 1; rank < world_.size; ++rank) {
       Socket& socket = *links[static_cast<size_t>(rank)];
       TANDEM_RETURN_IF_ERROR(SendAnswer(socket, answer).Annotate(fmt::format("rank {}", rank)));
@@ -209,14 +237,14 @@ class Joining {
                                        : host + ":0"));
     Hello hello = OwnHello(Purpose::kLink);
     hello.address = host == "unix:" ? host + listener.port() : host + ":" + listener.port();
-    hello.cores = cores_[static_cast<size_t>(world_.rank)];
+    hello.place = places_[static_cast<size_t>(world_.rank)];
     TANDEM_RETURN_IF_ERROR(SendHello(leader, hello).Annotate("rank 0"));
     Result<Answer> answer = ReceiveAnswer(leader, end_ - clock_.Now());
     if (!answer.ok()) return answer.status().Annotate("rank 0");
     if (!answer->refusal.empty()) return FailedPrecondition("rank 0: " + answer->refusal);
     std::vector<std::string> addresses = Lines(answer->addresses);
-    cores_ = Lines(answer->cores);
-    if (addresses.size() != sockets_.size() || cores_.size() != sockets_.size()) {
+    places_ = Lines(answer->places);
+    if (addresses.size() != sockets_.size() || places_.size() != sockets_.size()) {
       return DataLoss("no answer of rank 0");
     }
     addresses.front() = world_.address;
@@ -271,7 +299,7 @@ class Joining {
       Result<Hello> hello = ReceiveHello(*socket);
       if (!hello.ok()) continue;
       const auto refuse = [&socket](const std::string& why) {
-        static_cast<void>(SendAnswer(*socket, {.refusal = why, .addresses = {}, .cores = {}}));
+        static_cast<void>(SendAnswer(*socket, {.refusal = why, .addresses = {}, .places = {}}));
       };
       if (!IsSecret(hello->secret, world_.secret)) {
         LogWarning("a process that came to {} with another secret was sent away", world_.address);
@@ -331,8 +359,8 @@ class Joining {
   const SteadyClock clock_;
   const Nanos end_;
   Nanos say_;
-  std::vector<Socket> sockets_;     // for tensors, by rank
-  std::vector<std::string> cores_;  // by rank
+  std::vector<Socket> sockets_;      // for tensors, by rank
+  std::vector<std::string> places_;  // by rank
   std::vector<std::unique_ptr<RankLink>> links_;
 };
 

@@ -20,9 +20,16 @@ struct RankWorld {
   std::string address;  // that rank 0 listens at: socket.h has its forms
   std::string secret;   // that all of them know; sent as it is
   std::string version;  // of the program: theirs must be the same
+  // Names of the GPUs that this process has, without spaces; processes of one machine that have the
+  // same ones share them: the first of those has ranks, and the others only wait. Empty where each
+  // process is a rank.
+  std::string gpus = {};
 };
 
 struct JoinedRanks {
+  // The processes that have ranks, by their numbers in the world, 0 first.
+  std::vector<int> with_ranks;
+  // This process among those; null if it only waits. In the world's stages if those divide them.
   std::unique_ptr<Communicator> ranks;
   // Of rank 0: to all others, in their order; of another: to rank 0.
   std::vector<std::unique_ptr<RankLink>> links;

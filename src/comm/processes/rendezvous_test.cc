@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <thread>
 
 #include "comm/testing/join_in_threads.h"
 
@@ -57,6 +58,36 @@ TEST(RendezvousTest, LinksCarryMessagesBothWaysAndRanksKnowWhoSharesTheirCores) 
       EXPECT_EQ(joined[static_cast<size_t>(rank)].index_on_cores, rank);
     }
   }
+}
+
+TEST(RendezvousTest, OfProcessesThatShareGpusTheFirstHasTheRanks) {
+  auto joined = JoinInThreads(5, 1, NewRankAddress(), {"a,b", "a,b", "c,d", "a,b", "c,d"});
+  ASSERT_EQ(joined[0].links.size(), 4u);
+  for (const JoinedRanks& one : joined) EXPECT_EQ(one.with_ranks, (std::vector{0, 2}));
+  for (const size_t waiting : {1, 3, 4}) EXPECT_EQ(joined[waiting].ranks, nullptr);
+  ASSERT_EQ(joined[0].ranks->size(), 2);
+  ASSERT_EQ(joined[2].ranks->rank(), 1);
+  std::thread other([&] {
+    std::array<std::byte, 1> received{};
+    joined[2].ranks->Broadcast(received);
+    EXPECT_EQ(received[0], std::byte{7});
+  });
+  std::array<std::byte, 1> sent = {std::byte{7}};
+  joined[0].ranks->Broadcast(sent);
+  other.join();
+  // Those that only wait are not missed.
+  joined[1].links.clear();
+  EXPECT_TRUE(joined[0].ranks->status().ok());
+}
+
+TEST(RendezvousTest, StagesAreThoseOfTheProcessesWhereTheyDivideThem) {
+  const auto stages_of = [](int stages) {
+    auto joined = JoinInThreads(2, stages, NewRankAddress(), {"a", "b"});
+    return joined[1].ranks->stage().size();
+  };
+  EXPECT_EQ(stages_of(1), 2);
+  EXPECT_EQ(stages_of(2), 1);
+  EXPECT_EQ(stages_of(4), 2);
 }
 
 TEST(RendezvousTest, ALinkWhoseOtherSideHasGoneNamesIt) {

@@ -21,7 +21,8 @@ inline std::string NewRankAddress() {
 }
 
 inline std::vector<JoinedRanks> JoinInThreads(int size, int stages = 1,
-                                              const std::string& address = NewRankAddress()) {
+                                              const std::string& address = NewRankAddress(),
+                                              const std::vector<std::string>& gpus = {}) {
   std::vector<JoinedRanks> joined(static_cast<size_t>(size));
   std::vector<std::thread> threads;
   for (int rank = 0; rank < size; ++rank) {
@@ -31,6 +32,7 @@ inline std::vector<JoinedRanks> JoinInThreads(int size, int stages = 1,
       world.size = size;
       world.stages = stages;
       world.address = address;
+      if (!gpus.empty()) world.gpus = gpus[static_cast<size_t>(rank)];
       auto one = JoinRanks(world, std::chrono::seconds(60));
       EXPECT_TRUE(one.ok()) << one.status().message();
       if (one.ok()) joined[static_cast<size_t>(rank)] = *std::move(one);

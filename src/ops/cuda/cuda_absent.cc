@@ -9,4 +9,6 @@ Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& /*options*/)
 
 int NumCudaDevices() { return 0; }
 
+std::vector<CudaDevice> CudaDevices() { return {}; }
+
 }  // namespace tandem::ops

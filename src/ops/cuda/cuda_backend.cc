@@ -313,6 +313,20 @@ int NumCudaDevices() {
   return count;
 }
 
+std::vector<CudaDevice> CudaDevices() {
+  std::vector<CudaDevice> devices;
+  for (int index = 0; index < NumCudaDevices(); ++index) {
+    cudaDeviceProp properties{};
+    CheckCuda(cudaGetDeviceProperties(&properties, index), "the GPU's properties");
+    CudaDevice& device = devices.emplace_back();
+    device.kind = properties.name;
+    for (const std::byte byte : std::as_bytes(std::span(properties.uuid.bytes))) {
+      device.id += fmt::format("{:02x}", static_cast<int>(byte));
+    }
+  }
+  return devices;
+}
+
 Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   int count = 0;
   if (const cudaError_t error = cudaGetDeviceCount(&count); error != cudaSuccess) {

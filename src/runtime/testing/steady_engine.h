@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <memory>
+#include <utility>
+#include <vector>
 
+#include "comm/cuda/cuda_ranks.h"
 #include "runtime/testing/test_engine.h"
 #include "runtime/testing/test_llama.h"
 
@@ -13,8 +16,9 @@ namespace tandem {
 
 constexpr int32_t kSteadyTokens = 8000;  // of each sequence
 
-// `options`: what the test chooses; the rest is filled in.
-inline std::unique_ptr<Engine> MakeSteadyEngine(EngineOptions options, ops::Backend& backend,
+// `options`: what the test chooses; the rest is filled in. `backends`: one, or a GPU for each rank.
+inline std::unique_ptr<Engine> MakeSteadyEngine(EngineOptions options,
+                                                const std::vector<ops::Backend*>& backends,
                                                 const Clock& clock) {
   const ModelSpec spec = TinyLlamaSpec(DType::kBF16, 8192);
   options.max_batch_size = 4;
@@ -23,9 +27,19 @@ inline std::unique_ptr<Engine> MakeSteadyEngine(EngineOptions options, ops::Back
   options.kv_cache_bytes = int64_t{1} << 28;
   options.draft_mode = DraftMode::kFixed;
   options.lookup_ngram = 2;
-  auto engine = Engine::Create(options, MakeTinyLlama(spec, 5, 0.0f, backend),
-                               MakeTinyLlama(spec, 5, 0.05f, backend), backend, clock)
-                    .value();
+  std::vector<std::unique_ptr<Communicator>> communicators(1);
+  if (backends.size() > 1) communicators = MakeCudaRanks(backends).value();
+  std::vector<EngineRank> ranks;
+  for (ops::Backend* const backend : backends) {
+    backend->BindThread();
+    const RankPlace place{.rank = static_cast<int>(ranks.size()),
+                          .ranks = static_cast<int>(backends.size())};
+    ranks.push_back({.backend = backend,
+                     .ranks = std::move(communicators[ranks.size()]),
+                     .target = MakeTinyLlama(spec, 5, 0.0f, *backend, place),
+                     .draft = MakeTinyLlama(spec, 5, 0.05f, *backend, place)});
+  }
+  auto engine = Engine::Create(options, ranks, clock).value();
   for (int32_t i = 0; i < 4; ++i) {
     Request request = SimpleRequest(CountingPrompt(20, i, 96), kSteadyTokens);
     request.sampling.temperature = i % 2 == 0 ? 0.0f : 1.0f;

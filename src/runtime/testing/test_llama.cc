@@ -5,6 +5,8 @@
 #include <random>
 #include <vector>
 
+#include "model/rank_source.h"
+#include "model/sharding.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -71,10 +73,12 @@ ModelSpec TinyLlamaSpec(DType dtype, int64_t max_positions) {
   return spec;
 }
 
-EngineModel MakeTinyLlama(const ModelSpec& spec, uint32_t seed, float noise,
-                          ops::Backend& backend) {
+EngineModel MakeTinyLlama(const ModelSpec& spec, uint32_t seed, float noise, ops::Backend& backend,
+                          const RankPlace& place) {
   RandomSource source(spec, seed, noise);
-  return {LoadWeights(source, backend, spec.max_positions).value(), "tiny"};
+  if (place.is_whole()) return {LoadWeights(source, backend, spec.max_positions).value(), "tiny"};
+  RankSource part(source, RankSpec(spec, place).value());
+  return {LoadWeights(part, backend, spec.max_positions).value(), "tiny"};
 }
 
 }  // namespace tandem

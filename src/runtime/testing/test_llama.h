@@ -14,7 +14,9 @@ namespace tandem {
 // 2 layers, 2 heads over 1 key-value head, 96 tokens.
 ModelSpec TinyLlamaSpec(DType dtype, int64_t max_positions);
 
-// A model of the seed; `noise` is the share of another model mixed in (0: none).
-EngineModel MakeTinyLlama(const ModelSpec& spec, uint32_t seed, float noise, ops::Backend& backend);
+// A model of the seed, or the part of it that a rank has; `noise` is the share of another model
+// mixed in (0: none).
+EngineModel MakeTinyLlama(const ModelSpec& spec, uint32_t seed, float noise, ops::Backend& backend,
+                          const RankPlace& place = {});
 
 }  // namespace tandem

@@ -6,10 +6,14 @@
 
 #include <functional>
 #include <memory>
+#include <span>
 #include <thread>
+#include <utility>
 #include <vector>
 
+#include "comm/cuda/nccl_ranks.cuh"
 #include "comm/cuda/stream_ranks.cuh"
+#include "comm/in_process.h"
 #include "ops/cuda/context.cuh"
 
 namespace tandem::cuda_ranks {
@@ -48,8 +52,9 @@ struct RankOfGpu {
 
 class Gpus {
  public:
-  // GPUs 0 .. size, of which there are enough.
-  explicit Gpus(int size, const StreamRanksOptions& options = {}) {
+  // GPUs 0 .. size, of which there are enough. `processes`: not 0 for ranks of that many processes,
+  // which are threads here.
+  explicit Gpus(int size, const StreamRanksOptions& options = {}, int processes = 0) {
     std::vector<ops::cuda::Context> contexts;
     for (int device = 0; device < size; ++device) {
       ops::cuda::Context& context = contexts.emplace_back();
@@ -62,7 +67,8 @@ class Gpus {
       ops::cuda::CheckCuda(cudaStreamCreateWithFlags(&context.stream, cudaStreamNonBlocking),
                            "a stream");
     }
-    auto comms = MakeStreamRanks(contexts, options).value();
+    auto comms = processes == 0 ? MakeStreamRanks(contexts, options).value()
+                                : OfProcesses(contexts, options.stages, processes);
     for (size_t rank = 0; rank < contexts.size(); ++rank) {
       ranks_.push_back({contexts[rank], std::move(comms[rank])});
     }
@@ -88,6 +94,24 @@ class Gpus {
   }
 
  private:
+  static std::vector<std::unique_ptr<Communicator>> OfProcesses(
+      std::span<const ops::cuda::Context> contexts, int stages, int processes) {
+    auto hosts = MakeInProcessRanks(processes, processes % stages == 0 ? stages : 1);
+    const size_t here = contexts.size() / hosts.size();
+    std::vector<std::unique_ptr<Communicator>> comms(contexts.size());
+    std::vector<std::thread> threads;
+    for (size_t process = 0; process < hosts.size(); ++process) {
+      threads.emplace_back([&, process] {
+        auto made =
+            MakeNcclRanks(contexts.subspan(process * here, here), std::move(hosts[process]), stages)
+                .value();
+        for (size_t i = 0; i < here; ++i) comms[process * here + i] = std::move(made[i]);
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+    return comms;
+  }
+
   std::vector<RankOfGpu> ranks_;
 };
 

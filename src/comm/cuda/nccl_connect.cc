@@ -1,0 +1,123 @@
+#include "comm/cuda/nccl_connect.cuh"
+
+#include <atomic>
+#include <chrono>
+#include <memory>
+#include <thread>
+
+namespace tandem::cuda_ranks {
+namespace {
+
+using ops::cuda::CheckCuda;
+using ops::cuda::Context;
+
+constexpr auto kLookTime = std::chrono::milliseconds(5);
+
+// The work of the thread that waits for the others, which may be left behind.
+class Connecting {
+ public:
+  Connecting(const NcclLibrary& nccl, const NcclLibrary::UniqueId& id, int size, int first,
+             std::span<const Context> contexts)
+      : nccl_(nccl),
+        id_(id),
+        size_(size),
+        first_(first),
+        contexts_(contexts.begin(), contexts.end()) {}
+
+  // Once, on that thread.
+  void Run() {
+    error_ = Init();
+    done_.store(true, std::memory_order_release);
+  }
+  bool done() const { return done_.load(std::memory_order_acquire); }
+  // When it is done.
+  Result<std::vector<NcclLibrary::Comm>> Comms() const {
+    TANDEM_RETURN_IF_ERROR(nccl_.StatusOf(error_, "connecting the ranks"));
+    return comms_;
+  }
+
+ private:
+  int Init() {
+    comms_.assign(contexts_.size(), nullptr);
+    int error = Grouped([&](size_t i) {
+      return nccl_.init_rank(&comms_[i], size_, id_, first_ + static_cast<int>(i));
+    });
+    return error == NcclLibrary::kSuccess ? Connect() : error;
+  }
+
+  // Every pair of ranks exchanges a byte, and each rank's is broadcast: NCCL connects them at
+  // their first call, and a call that waits for a process that has left could not be ended.
+  int Connect() {
+    std::vector<std::byte*> bytes(contexts_.size());
+    for (size_t i = 0; i < contexts_.size(); ++i) {
+      CheckCuda(cudaSetDevice(contexts_[i].device), "choosing the GPU");
+      CheckCuda(cudaMalloc(&bytes[i], static_cast<size_t>(2 * size_)), "a rank's first bytes");
+    }
+    int error = Grouped([&](size_t i) {
+      int found = NcclLibrary::kSuccess;
+      for (int peer = 0; peer < size_ && found == NcclLibrary::kSuccess; ++peer) {
+        if (peer == first_ + static_cast<int>(i)) continue;
+        found = nccl_.send(bytes[i], 1, NcclLibrary::kBytes, peer, comms_[i], contexts_[i].stream);
+        if (found != NcclLibrary::kSuccess) break;
+        found = nccl_.receive(bytes[i] + size_ + peer, 1, NcclLibrary::kBytes, peer, comms_[i],
+                              contexts_[i].stream);
+      }
+      return found;
+    });
+    for (int from = 0; from < size_ && error == NcclLibrary::kSuccess; ++from) {
+      error = Grouped([&](size_t i) {
+        return nccl_.broadcast(bytes[i], bytes[i], 1, NcclLibrary::kBytes, from, comms_[i],
+                               contexts_[i].stream);
+      });
+    }
+    for (size_t i = 0; i < contexts_.size(); ++i) {
+      CheckCuda(cudaSetDevice(contexts_[i].device), "choosing the GPU");
+      CheckCuda(cudaStreamSynchronize(contexts_[i].stream), "the ranks' first bytes");
+      cudaFree(bytes[i]);
+    }
+    return error;
+  }
+
+  // call(i) for each context, on its GPU and in one group of NCCL; the first error.
+  template <typename Call>
+  int Grouped(const Call& call) {
+    int error = nccl_.group_start();
+    for (size_t i = 0; i < contexts_.size() && error == NcclLibrary::kSuccess; ++i) {
+      CheckCuda(cudaSetDevice(contexts_[i].device), "choosing the GPU");
+      error = call(i);
+    }
+    const int ended = nccl_.group_end();
+    return error == NcclLibrary::kSuccess ? ended : error;
+  }
+
+  const NcclLibrary& nccl_;
+  const NcclLibrary::UniqueId id_;
+  const int size_;
+  const int first_;
+  const std::vector<Context> contexts_;
+  std::vector<NcclLibrary::Comm> comms_;
+  int error_ = NcclLibrary::kSuccess;
+  std::atomic<bool> done_ = false;
+};
+
+}  // namespace
+
+Result<std::vector<NcclLibrary::Comm>> ConnectNccl(const NcclLibrary& nccl,
+                                                   const NcclLibrary::UniqueId& id, int size,
+                                                   int first, std::span<const Context> contexts,
+                                                   const Communicator& processes) {
+  const auto connecting = std::make_shared<Connecting>(nccl, id, size, first, contexts);
+  std::thread thread([connecting] { connecting->Run(); });
+  while (!connecting->done()) {
+    std::this_thread::sleep_for(kLookTime);
+    if (const Status status = processes.status(); !status.ok()) {
+      thread.detach();
+      return status;
+    }
+  }
+  thread.join();
+  TANDEM_RETURN_IF_ERROR(ops::cuda::TakeFailure());
+  return connecting->Comms();
+}
+
+}  // namespace tandem::cuda_ranks
