@@ -25,9 +25,7 @@ struct Ranks {
 const std::map<std::string, std::string>& Refused() {
   static const std::map<std::string, std::string> refused = {
       {"deepseek_v3", "does not divide the intermediate size (20)"},
-      {"gpt_oss", "does not divide the groups of columns with one scale of (32)"},
-      {"olmo2", "norms all heads together"},
-      {"olmo3", "norms all heads together"}};
+      {"gpt_oss", "does not divide the groups of columns with one scale of (32)"}};
   return refused;
 }
 

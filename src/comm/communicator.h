@@ -16,6 +16,10 @@
 
 namespace tandem {
 
+namespace ops {
+struct NormedRows;
+}
+
 class Communicator {
  public:
   virtual ~Communicator() = default;
@@ -32,6 +36,10 @@ class Communicator {
   // `rows` becomes the sum of the rows of all ranks, with the same bits on each: an element is
   // added up in fp32, in the order of the ranks, and rounded once.
   virtual void AllReduce(const Tensor& rows) = 0;
+  // AllReduce of x.delta and Ops::AddNorm with the sum, in one kernel and with the bits of both;
+  // x.delta is void then. Returns false, and has done nothing, where there is no such kernel: on
+  // every rank alike.
+  virtual bool AllReduceAddNorm(const ops::NormedRows& /*x*/) { return false; }
   // The ranks' parts, side by side: part: [rows, n], all: [rows, columns]. Of the last parts what
   // would lie beyond `columns` is left out.
   virtual void GatherColumns(const Tensor& part, const Tensor& all) = 0;

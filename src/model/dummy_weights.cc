@@ -218,11 +218,14 @@ Result<Tensor> DummySource::Get(const WeightId& id) {
   }
   switch (values) {
     case DummyValues::kEmbedding:
-      FillVectors(out, [this](int64_t row) { return map_.VectorOfEmbedding(row); });
+      FillVectors(out, [this](int64_t row) {
+        const int64_t token = spec_.first_vocab_row() + row;
+        return map_.VectorOfEmbedding(std::min(token, spec_.vocab_size - 1));
+      });
       break;
     case DummyValues::kHead:
       FillVectors(out, [this](int64_t row) {
-        const int64_t token = spec_.place.rank * spec_.head_rows() + row;
+        const int64_t token = spec_.first_vocab_row() + row;
         return map_.VectorOfHead(std::min(token, spec_.vocab_size - 1));
       });
       break;

@@ -10,7 +10,7 @@ namespace tandem {
 RankSource::RankSource(WeightSource& whole, ModelSpec spec)
     : whole_(whole),
       spec_(std::move(spec)),
-      sharding_{.tp_size = spec_.place.ranks, .pp_size = spec_.place.stages},
+      sharding_(ShardingOf(spec_.place)),
       first_layer_(FirstLayer(whole_.spec(), sharding_, spec_.place.stage)) {}
 
 RankSource::RankSource(std::unique_ptr<WeightSource> all_layers, ModelSpec spec)

@@ -96,20 +96,15 @@ Status CheckRule(const ModelSpec& spec, const Sharding& sharding, const WeightRo
 }
 
 // Leaves in each layer the heads and neurons of one rank.
-Status ShareLayers(ModelSpec& spec) {
+void ShareLayers(ModelSpec& spec) {
   const int64_t ranks = spec.place.ranks;
   for (LayerSpec& layer : spec.layers) {
     AttentionSpec& attention = layer.attention;
-    if (attention.head_norm == HeadNorm::kAllHeads) {
-      return Unimplemented("tp_size is " + std::to_string(ranks) + ", but " + spec.architecture +
-                           " norms all heads together, which ranks do not do yet");
-    }
     attention.num_heads /= ranks;
     attention.num_kv_heads = std::max(attention.num_kv_heads / ranks, int64_t{1});
     layer.mlp.intermediate_size /= ranks;
     layer.moe.expert.intermediate_size /= ranks;
   }
-  return {};
 }
 
 // Leaves the layers of one stage, with the exceptions that are theirs.
@@ -208,17 +203,21 @@ int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightI
   return rank * PartExtent(spec, sharding, id);
 }
 
+Sharding ShardingOf(const RankPlace& place) {
+  return {.tp_size = place.ranks, .parallel_embedding = place.ranks > 1, .pp_size = place.stages};
+}
+
 Result<ModelSpec> RankSpec(const ModelSpec& whole, const RankPlace& place) {
   TANDEM_CHECK(place.rank >= 0 && place.rank < place.ranks, "a rank beyond the number of ranks");
   TANDEM_CHECK(place.stage >= 0 && place.stage < place.stages, "a stage beyond their number");
   if (place.is_whole()) return whole;
-  const Sharding sharding{.tp_size = place.ranks, .pp_size = place.stages};
+  const Sharding sharding = ShardingOf(place);
   TANDEM_RETURN_IF_ERROR(CheckSharding(whole, sharding));
   ModelSpec spec = whole;
   spec.place = place;
   spec.tied_head = false;
   spec.head_bias = whole.head_bias && !whole.tied_head;
-  if (place.ranks > 1) TANDEM_RETURN_IF_ERROR(ShareLayers(spec));
+  if (place.ranks > 1) ShareLayers(spec);
   if (place.stages > 1) TakeStage(sharding, spec);
   return spec;
 }

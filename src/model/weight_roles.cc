@@ -5,8 +5,7 @@
 namespace tandem {
 namespace {
 
-int64_t Vocabulary(const ModelSpec& spec, int64_t /*layer*/) { return spec.vocab_size; }
-int64_t HeadRows(const ModelSpec& spec, int64_t /*layer*/) { return spec.head_rows(); }
+int64_t Vocabulary(const ModelSpec& spec, int64_t /*layer*/) { return spec.vocab_rows(); }
 int64_t Hidden(const ModelSpec& spec, int64_t /*layer*/) { return spec.hidden_size; }
 int64_t QueryRows(const ModelSpec& spec, int64_t layer) {
   return spec.layer(layer).attention.query_rows();
@@ -401,7 +400,7 @@ constexpr std::array kRows = {
               .per_layer = false,
               .hf_name = "lm_head",
               .trtllm_name = "lm_head",
-              .rows = HeadRows,
+              .rows = Vocabulary,
               .columns = Hidden,
               .present = OwnHead,
               .bias = HeadBias,

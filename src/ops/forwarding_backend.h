@@ -20,11 +20,21 @@ class ForwardingOps : public Ops {
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override {
     inner_.Embed(table, tokens, out);
   }
+  void EmbedPart(const TablePart& part, const int32_t* tokens, const Tensor& out) override {
+    inner_.EmbedPart(part, tokens, out);
+  }
   void AddNorm(const NormedRows& x) override { inner_.AddNorm(x); }
   void Add(const Tensor& residual, const Tensor& delta) override { inner_.Add(residual, delta); }
   void NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns, int64_t width,
                  const Norm& norm) override {
     inner_.NormHeads(qkv, first_column, num_columns, width, norm);
+  }
+  void SumHeadSquares(const Tensor& qkv, const HeadNorms& norms, const Tensor& sums) override {
+    inner_.SumHeadSquares(qkv, norms, sums);
+  }
+  void NormHeadsBySums(const Tensor& qkv, const HeadNorms& norms, const Tensor& sums,
+                       int ranks) override {
+    inner_.NormHeadsBySums(qkv, norms, sums, ranks);
   }
   void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override {
     inner_.Linear(x, weight, out);

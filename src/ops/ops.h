@@ -126,6 +126,13 @@ struct HeadNorms {
   Columns keys;     // the columns after those
 };
 
+// Rows first .. first + rows.dim(0) - 1 of a table; those beyond its end are zeros.
+struct TablePart {
+  Tensor rows;
+  int64_t first = 0;
+  int64_t num_rows = 0;  // of the table
+};
+
 // The rows of a residual stream as the next product takes them: what AddNorm makes of it.
 struct NormedRows {
   Tensor residual;  // [num_rows, hidden], changed as by AddNorm
@@ -303,6 +310,8 @@ class Ops {
   // out[i] = table[tokens[i]]; table and out of one dtype. A token beyond the table reads row 0: a
   // draft may have fewer rows than its target has tokens. out: [num_rows, hidden]
   virtual void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) = 0;
+  // The same of a table of which this rank has a part: zeros for the rows that it has not.
+  virtual void EmbedPart(const TablePart& part, const int32_t* tokens, const Tensor& out) = 0;
 
   // x.residual = x.residual * x.residual_scale + x.delta (unless that is empty); x.rows =
   // x.norm(x.residual). x.rows may be x.residual. All of one activation dtype.
@@ -316,6 +325,14 @@ class Ops {
   // or is empty: ones.
   virtual void NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns,
                          int64_t width, const Norm& norm) = 0;
+
+  // The two halves of a norm (kRms) of heads together that several ranks have equally many of. A
+  // row of sums, [num_rows, 2] fp32, becomes the sums of the squares of the rank's queries and of
+  // its keys. Once the ranks have added them up, both are normed in place by the means over
+  // `ranks` times the columns of `norms`.
+  virtual void SumHeadSquares(const Tensor& qkv, const HeadNorms& norms, const Tensor& sums) = 0;
+  virtual void NormHeadsBySums(const Tensor& qkv, const HeadNorms& norms, const Tensor& sums,
+                               int ranks) = 0;
 
   // out = x W^T + b. x: [num_rows, cols]; out: [num_rows, rows] in x's dtype or fp32.
   virtual void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) = 0;

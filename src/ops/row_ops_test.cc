@@ -156,6 +156,67 @@ TEST_P(RowOpsTest, HeadsAreNormedEachTogetherOrWithTheirOwnWeights) {
   }
 }
 
+// Ranks with a share of the heads each, whose sums are added up, norm them as one rank with all.
+TEST_P(RowOpsTest, HeadsOfSeveralRanksAreNormedTogether) {
+  constexpr int64_t kRows = 3, kQueries = 300, kKeys = 40, kRanks = 2, kRest = 7;
+  const OwnedTensor weights = Random({kRanks * (kQueries + kKeys)}, dtype(), 6);
+  const std::vector<double> w = Doubles(weights.tensor);
+  std::vector<OwnedTensor> rows, sums;
+  std::vector<HeadNorms> norms;
+  std::vector<double> query_squares(kRows), key_squares(kRows), total(2 * kRows);
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    const int64_t columns = kQueries + kKeys + kRest;
+    rows.push_back(Random({kRows, columns}, dtype(), static_cast<uint32_t>(7 + rank), 2.0f));
+    sums.push_back(Poisoned({kRows, 2}, DType::kF32));
+    const auto part = [&](int64_t first, int64_t count) {
+      return HeadNorms::Columns{
+          .count = count,
+          .width = count,
+          .norm = {.epsilon = 1e-5f,
+                   .weight_offset = 0.5f,
+                   .weight = {static_cast<std::byte*>(weights.tensor.data) +
+                                  first * static_cast<int64_t>(SizeOf(dtype())),
+                              dtype(),
+                              {count},
+                              weights.tensor.device}}};
+    };
+    const int64_t first = rank * (kQueries + kKeys);
+    norms.push_back({part(first, kQueries), part(first + kQueries, kKeys)});
+    ops().SumHeadSquares(rows.back().tensor, norms.back(), sums.back().tensor);
+    const std::vector<double> x = Doubles(rows.back().tensor), sum = Doubles(sums.back().tensor);
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t i = 0; i < kQueries + kKeys; ++i) {
+        const double value = x[static_cast<size_t>(row * columns + i)];
+        (i < kQueries ? query_squares : key_squares)[static_cast<size_t>(row)] += value * value;
+      }
+      total[static_cast<size_t>(2 * row)] += sum[static_cast<size_t>(2 * row)];
+      total[static_cast<size_t>(2 * row + 1)] += sum[static_cast<size_t>(2 * row + 1)];
+    }
+  }
+  std::vector<double> squares;
+  for (size_t row = 0; row < kRows; ++row) {
+    squares.insert(squares.end(), {query_squares[row], key_squares[row]});
+  }
+  for (size_t i = 0; i < squares.size(); ++i) EXPECT_NEAR(total[i] / squares[i], 1.0, 1e-5);
+  const OwnedTensor all =
+      FromFloats({kRows, 2}, DType::kF32, std::vector<float>(squares.begin(), squares.end()));
+  for (int64_t rank = 0; rank < kRanks; ++rank) {
+    const auto at = static_cast<size_t>(rank);
+    std::vector<double> expected = Doubles(rows[at].tensor);
+    for (int64_t row = 0; row < kRows; ++row) {
+      for (int64_t i = 0; i < kQueries + kKeys; ++i) {
+        const bool is_query = i < kQueries;
+        const double mean = squares[static_cast<size_t>(2 * row + (is_query ? 0 : 1))] /
+                            static_cast<double>(kRanks * (is_query ? kQueries : kKeys));
+        expected[static_cast<size_t>(row * (kQueries + kKeys + kRest) + i)] *=
+            (w[static_cast<size_t>(rank * (kQueries + kKeys) + i)] + 0.5) / std::sqrt(mean + 1e-5);
+      }
+    }
+    ops().NormHeadsBySums(rows[at].tensor, norms[at], all.tensor, kRanks);
+    ExpectNear(Doubles(rows[at].tensor), expected, Rounding(dtype()) + 1e-5, 1e-3);
+  }
+}
+
 TEST_P(RowOpsTest, AddAddsRows) {
   const OwnedTensor sum = Random({5, 37}, dtype(), 1), x = Random({5, 37}, dtype(), 2);
   std::vector<double> expected = Doubles(sum.tensor);
@@ -264,6 +325,33 @@ TEST_P(RowOpsTest, EmbedAndGatherRowsCopyBits) {
       EXPECT_EQ(
           std::memcmp(result.data() + i * row_bytes, source.data() + row * row_bytes, row_bytes),
           0);
+    }
+  }
+}
+
+TEST_P(RowOpsTest, APartOfATableGivesItsRowsAndZerosForOthers) {
+  for (const int64_t width : {33, 64}) {
+    const OwnedTensor table = Random({50, width}, dtype(), 5);
+    const std::vector<int32_t> ids = {49, 0, 19, 20, 39, 40, 50, 1 << 30};
+    const Buffer tokens = Ints(ids);
+    const std::vector<std::byte> source = Bytes(table.tensor);
+    const size_t row_bytes = static_cast<size_t>(width) * SizeOf(dtype());
+    for (const int64_t first : {0, 20, 40}) {
+      const int64_t rows = std::min<int64_t>(20, 50 - first);
+      const OwnedTensor out = Poisoned({8, width}, dtype());
+      ops().EmbedPart({.rows = table.tensor.RowRange(first, rows), .first = first, .num_rows = 50},
+                      tokens.As<int32_t>(), out.tensor);
+      const std::vector<std::byte> result = Bytes(out.tensor);
+      for (size_t i = 0; i < ids.size(); ++i) {
+        const int64_t row = ids[i] < 50 ? ids[i] : 0;  // there is no row 50
+        std::vector<std::byte> expected(row_bytes);
+        if (row >= first && row < first + rows) {
+          std::memcpy(expected.data(), source.data() + static_cast<size_t>(row) * row_bytes,
+                      row_bytes);
+        }
+        EXPECT_EQ(std::memcmp(result.data() + i * row_bytes, expected.data(), row_bytes), 0)
+            << "token " << ids[i] << ", from row " << first;
+      }
     }
   }
 }

@@ -28,13 +28,13 @@ std::vector<Request> Requests(int64_t vocab) {
   return requests;
 }
 
-// A family of each way to add to the stream, with grouped, few and latent heads, experts, windows
-// and ALiBi.
+// A family of each way to add to the stream, with grouped, few and latent heads, heads that are
+// normed together, experts, windows and ALiBi.
 const std::vector<std::string>& Models() {
   static const std::vector<std::string> names = {
-      "mistral",        "qwen2",   "gemma2",    "bloom",  "gptj",
-      "chatglm2_32k",   "mixtral", "qwen3_moe", "cohere", "deepseek_v2_lite",
-      "gpt_bigcode_mqa"};
+      "mistral",         "qwen2",   "gemma2",    "bloom",  "gptj",
+      "chatglm2_32k",    "mixtral", "qwen3_moe", "cohere", "deepseek_v2_lite",
+      "gpt_bigcode_mqa", "olmo2"};
   return names;
 }
 

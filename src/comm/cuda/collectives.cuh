@@ -5,6 +5,7 @@
 
 #include "comm/cuda/links.cuh"
 #include "ops/cuda/context.cuh"
+#include "ops/ops.h"
 #include "tensor/tensor.h"
 
 namespace tandem::cuda_ranks {
@@ -14,6 +15,11 @@ namespace tandem::cuda_ranks {
 // 2 (n - 1) / n B and waits for two flags and two reads.
 void EnqueueOneShot(const ops::cuda::Context& context, const Links& links, const Tensor& rows);
 void EnqueueTwoShot(const ops::cuda::Context& context, const Links& links, const Tensor& rows);
+// One-shot with AddNorm: x.residual and x.rows become what AddNorm makes of them with the sum of
+// x.delta over the ranks, bit for bit; x.delta stays. Returns false where it is not for such rows
+// or such a GPU; on every rank alike.
+bool EnqueueAllReduceNorm(const ops::cuda::Context& context, const Links& links,
+                          const ops::NormedRows& x);
 // fp32. part: [rows, n], all: [rows, columns]; fewer than 2^31 elements in `part`.
 void EnqueueGather(const ops::cuda::Context& context, const Links& links, const Tensor& part,
                    const Tensor& all);
@@ -27,6 +33,7 @@ void EnqueueReceive(const ops::cuda::Context& context, const Links& links, const
 // Load the kernels for this many ranks onto the current GPU (LoadKernel).
 void LoadOneShot(int ranks);
 void LoadTwoShot(int ranks);
+void LoadAllReduceNorm(int ranks);
 void LoadGather();
 void LoadSendAndReceive();
 

@@ -1,6 +1,9 @@
 // MakeCudaRanks with backends: what it refuses and, where there are two GPUs, ranks among the ops.
 #include <gtest/gtest.h>
 
+#include <bit>
+#include <chrono>
+#include <random>
 #include <thread>
 
 #include "comm/cuda/cuda_ranks.h"
@@ -58,6 +61,158 @@ TEST(CudaRanksOfBackendsTest, OpsBeforeAndAfterASumInAGraph) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_TRUE(ranks.front()->status().ok());
+}
+
+// Two GPUs as ranks, each used by a thread of its own.
+class SumAndNormTest : public testing::Test {
+ protected:
+  struct Rank {
+    std::unique_ptr<ops::Backend> backend;
+    std::unique_ptr<Communicator> comm;
+  };
+  void SetUp() override {
+    if (ops::NumCudaDevices() < 2) GTEST_SKIP() << "needs 2 GPUs";
+    std::vector<ops::Backend*> plain;
+    for (int device = 0; device < 2; ++device) {
+      ops::CudaOptions options;
+      options.device = device;
+      ranks_.push_back({ops::MakeCudaBackend(options).value(), nullptr});
+      plain.push_back(ranks_.back().backend.get());
+    }
+    auto comms = MakeCudaRanks(plain).value();
+    for (size_t rank = 0; rank < comms.size(); ++rank) ranks_[rank].comm = std::move(comms[rank]);
+  }
+  template <typename Function>
+  void Run(const Function& run) {
+    std::vector<std::thread> threads;
+    for (Rank& rank : ranks_) {
+      threads.emplace_back([&run, &rank] {
+        rank.backend->BindThread();
+        run(*rank.backend, *rank.comm);
+        EXPECT_TRUE(rank.backend->Synchronize().ok());
+      });
+    }
+    for (std::thread& thread : threads) thread.join();
+  }
+
+  std::vector<Rank> ranks_;
+};
+
+// Elements of 16 bits on a backend, as their bits.
+class Elements {
+ public:
+  Elements(ops::Backend& backend, DType dtype, const Shape& shape, uint32_t seed)
+      : backend_(backend), bits_(static_cast<size_t>(shape.NumElements())) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (uint16_t& bits : bits_) {
+      bits = dtype == DType::kBF16 ? std::bit_cast<uint16_t>(ToBFloat16(normal(random)))
+                                   : std::bit_cast<uint16_t>(ToFloat16(normal(random)));
+    }
+    memory_ = backend.Allocate(2 * bits_.size()).value();
+    tensor = memory_.View(dtype, shape);
+    Restore();
+  }
+  void Restore() { backend_.CopyToDevice(memory_.data(), bits_.data(), 2 * bits_.size()); }
+  std::vector<uint16_t> Read() {
+    std::vector<uint16_t> bits(bits_.size());
+    backend_.CopyToHost(bits.data(), memory_.data(), 2 * bits.size());
+    return bits;
+  }
+
+  Tensor tensor;
+
+ private:
+  ops::Backend& backend_;
+  std::vector<uint16_t> bits_;
+  Buffer memory_;
+};
+
+TEST_F(SumAndNormTest, HaveTheBitsOfASumAndOfANorm) {
+  Run([](ops::Backend& backend, Communicator& comm) {
+    for (const DType dtype : {DType::kBF16, DType::kF16}) {
+      for (const int64_t hidden : {256, 2048, 2560, 4096, 5120, 8192}) {
+        const Shape of_column{hidden};
+        const Elements weight(backend, dtype, of_column, 1);
+        for (const int64_t rows : {1, 2, 17, 60}) {
+          SCOPED_TRACE(testing::Message() << rows << " x " << hidden);
+          const auto seed = static_cast<uint32_t>(10 * comm.rank());
+          const Shape shape{rows, hidden};
+          Elements residual(backend, dtype, shape, 2), delta(backend, dtype, shape, 3 + seed);
+          Elements out(backend, dtype, shape, 4);
+          const ops::NormedRows x = {.residual = residual.tensor,
+                                     .delta = delta.tensor,
+                                     .norm = {.epsilon = 1e-5f, .weight = weight.tensor},
+                                     .rows = out.tensor};
+          comm.AllReduce(delta.tensor);
+          backend.ops().AddNorm(x);
+          const std::vector<uint16_t> stream = residual.Read(), normed = out.Read();
+          // In a graph, after sums of other sizes.
+          const auto enqueue = [&] {
+            comm.AllReduce(out.tensor);
+            EXPECT_TRUE(comm.AllReduceAddNorm(x));
+          };
+          for (Elements* const one : {&residual, &delta, &out}) one->Restore();
+          enqueue();
+          EXPECT_EQ(residual.Read(), stream);
+          EXPECT_EQ(out.Read(), normed);
+          const auto graph = backend.Capture(enqueue);
+          ASSERT_NE(graph, nullptr);
+          for (int launch = 0; launch < 5; ++launch) {
+            for (Elements* const one : {&residual, &delta, &out}) one->Restore();
+            backend.Launch(*graph);
+            EXPECT_EQ(residual.Read(), stream);
+            EXPECT_EQ(out.Read(), normed);
+          }
+        }
+      }
+    }
+  });
+}
+
+TEST_F(SumAndNormTest, OtherNormsAndRowsAreLeftToTheirOwnKernels) {
+  Run([](ops::Backend& backend, Communicator& comm) {
+    const auto refuses = [&](int64_t rows, int64_t hidden, ops::Norm norm) {
+      const Shape of_column{hidden};
+      const Elements weight(backend, DType::kBF16, of_column, 1);
+      const Shape shape{rows, hidden};
+      const Elements residual(backend, DType::kBF16, shape, 2),
+          delta(backend, DType::kBF16, shape, 3);
+      norm.weight = weight.tensor;
+      return !comm.AllReduceAddNorm({.residual = residual.tensor,
+                                     .delta = delta.tensor,
+                                     .norm = norm,
+                                     .rows = residual.tensor});
+    };
+    EXPECT_TRUE(refuses(1, 96, {}));
+    EXPECT_TRUE(refuses(1, 16384, {}));
+    EXPECT_TRUE(refuses(1000, 4096, {}));
+    EXPECT_TRUE(refuses(1, 4096, {.kind = ops::Norm::Kind::kLayer}));
+    EXPECT_TRUE(refuses(1, 4096, {.weight_offset = 1.0f}));
+  });
+}
+
+// A cluster whose blocks wait in vain ends.
+TEST_F(SumAndNormTest, ARankThatFailsEndsTheWaitOfTheOther) {
+  Run([](ops::Backend& backend, Communicator& comm) {
+    const Shape shape{3, 8192};
+    const Shape of_column{8192};
+    const Elements residual(backend, DType::kBF16, shape, 2),
+        delta(backend, DType::kBF16, shape, 3), weight(backend, DType::kBF16, of_column, 1);
+    const ops::NormedRows x = {.residual = residual.tensor,
+                               .delta = delta.tensor,
+                               .norm = {.epsilon = 1e-5f, .weight = weight.tensor},
+                               .rows = residual.tensor};
+    EXPECT_TRUE(comm.AllReduceAddNorm(x));
+    if (comm.rank() == 0) {
+      EXPECT_TRUE(comm.AllReduceAddNorm(x));
+      EXPECT_TRUE(comm.AllReduceAddNorm(x));
+    } else {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      comm.Fail(Unavailable("the device is lost"));
+    }
+  });
+  EXPECT_EQ(ranks_.front().comm->status().message(), "the device is lost");
 }
 
 }  // namespace

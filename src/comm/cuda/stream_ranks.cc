@@ -139,6 +139,7 @@ Status Meeting::Prepare(std::span<const Context> contexts) {
     links_.max_blocks = std::min(links_.max_blocks, kBlocksPerSm * contexts[rank].num_sms);
     LoadOneShot(links_.size);
     LoadTwoShot(links_.size);
+    LoadAllReduceNorm(links_.size);
     LoadGather();
     LoadSendAndReceive();
     TANDEM_RETURN_IF_ERROR(ops::cuda::TakeFailure().Annotate(
@@ -185,6 +186,13 @@ class StreamRank final : public Communicator {
     } else {
       EnqueueTwoShot(context_, links_, rows);
     }
+  }
+  // While a step is bound by the number of its kernels; larger sums take other ways.
+  bool AllReduceAddNorm(const ops::NormedRows& x) override {
+    if (size() == 1 || x.delta.NumElements() == 0 || x.delta.NumBytes() > one_shot_bytes_) {
+      return false;
+    }
+    return failed() || EnqueueAllReduceNorm(context_, links_, x);
   }
   void GatherColumns(const Tensor& part, const Tensor& all) override {
     TANDEM_CHECK(part.dim(0) == all.dim(0), "a part has other rows");

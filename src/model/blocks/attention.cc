@@ -23,6 +23,12 @@ int64_t WidestLatent(const ModelSpec& spec, const Columns& columns) {
   });
 }
 
+bool NormsOverRanks(const ModelSpec& spec) {
+  return spec.place.ranks > 1 && std::ranges::any_of(spec.layers, [](const LayerSpec& layer) {
+           return layer.attention.head_norm == HeadNorm::kAllHeads;
+         });
+}
+
 ops::AttentionRule RuleOf(const AttentionSpec& spec, const AttentionWeights& weights) {
   const double scale =
       spec.scale > 0 ? spec.scale : 1.0 / std::sqrt(static_cast<double>(spec.head_dim));
@@ -94,15 +100,17 @@ AttentionBlock::AttentionBlock(const ModelSpec& spec)
                spec.dtype),
       queries_(
           WidestLatent(spec, [](const AttentionSpec& layer) { return layer.attending_columns(); }),
-          spec.dtype) {}
+          spec.dtype),
+      head_squares_(NormsOverRanks(spec) ? 2 : 0, DType::kF32) {}
 
 int64_t AttentionBlock::RowBytes() const {
   return qkv_.RowBytes() + attention_.RowBytes() + query_latents_.RowBytes() + latents_.RowBytes() +
-         queries_.RowBytes();
+         queries_.RowBytes() + head_squares_.RowBytes();
 }
 
 Status AttentionBlock::Allocate(ops::Backend& backend, int64_t max_rows) {
-  for (RowBuffer* buffer : {&qkv_, &attention_, &query_latents_, &latents_, &queries_}) {
+  for (RowBuffer* buffer :
+       {&qkv_, &attention_, &query_latents_, &latents_, &queries_, &head_squares_}) {
     TANDEM_RETURN_IF_ERROR(buffer->Allocate(backend, max_rows));
   }
   return {};
@@ -112,23 +120,31 @@ void AttentionBlock::Run(ops::Ops& ops, const AttentionSpec& spec, const Attenti
                          const AttentionContext& context, const BlockInput& x,
                          const Tensor& out) const {
   if (spec.has_latents()) return RunLatent(ops, spec, weights, context, x, out);
-  const auto& [batch, kv, layer, rope, norm] = context;
+  const auto& [batch, kv, layer, rope, norm, ranks] = context;
   const Tensor qkv = qkv_.View(batch.num_rows, spec.qkv_rows());
   const Tensor attention = attention_.View(batch.num_rows, spec.attended_columns());
   RunLinear(ops, x, weights.qkv, qkv);
   if (spec.head_norm == HeadNorm::kNone) {
     ops.QkvRopeStore(qkv, rope, batch, kv, layer);
   } else {
+    const bool together = spec.head_norm == HeadNorm::kAllHeads;
     const auto columns = [&](int64_t count, const NormWeights& norm_weights) {
-      const bool together = spec.head_norm == HeadNorm::kAllHeads;
       return ops::HeadNorms::Columns{.count = count,
                                      .width = together ? count : spec.head_dim,
                                      .norm = NormOf(norm, norm_weights, qkv.dtype)};
     };
-    ops.NormQkvRopeStore(
-        qkv,
-        {columns(spec.query_rows(), weights.query_norm), columns(spec.kv_rows(), weights.key_norm)},
-        rope, batch, kv, layer);
+    const ops::HeadNorms norms = {columns(spec.query_rows(), weights.query_norm),
+                                  columns(spec.kv_rows(), weights.key_norm)};
+    if (together && ranks != nullptr) {
+      // Ranks that have the same keys each count them, in the sums and in their number.
+      const Tensor squares = head_squares_.View(batch.num_rows);
+      ops.SumHeadSquares(qkv, norms, squares);
+      ranks->AllReduce(squares);
+      ops.NormHeadsBySums(qkv, norms, squares, ranks->size());
+      ops.QkvRopeStore(qkv, rope, batch, kv, layer);
+    } else {
+      ops.NormQkvRopeStore(qkv, norms, rope, batch, kv, layer);
+    }
   }
   ops.PagedAttention(qkv, batch, kv, layer, RuleOf(spec, weights), attention);
   ops.Linear(attention, weights.out, out);

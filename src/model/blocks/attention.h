@@ -4,6 +4,7 @@
 // thread.
 #pragma once
 
+#include "comm/communicator.h"
 #include "model/blocks/block_input.h"
 #include "model/blocks/norm.h"
 #include "model/blocks/row_buffer.h"
@@ -43,7 +44,8 @@ struct AttentionContext {
   const ops::KvGroup& kv;  // where the layer's keys and values are
   int32_t layer;           // of the group
   ops::RopeTable rope;
-  const NormSpec& norm;  // of queries and keys
+  const NormSpec& norm;           // of queries and keys
+  Communicator* ranks = nullptr;  // that have the layer's other heads; null: this one has all
 };
 
 class AttentionBlock {
@@ -67,6 +69,7 @@ class AttentionBlock {
   RowBuffer query_latents_;  // [rows, query_rank]
   RowBuffer latents_;        // [rows, rank + what turns]
   RowBuffer queries_;        // [rows, heads of that width]
+  RowBuffer head_squares_;   // [rows, 2] fp32, where ranks norm all heads together
 };
 
 }  // namespace tandem

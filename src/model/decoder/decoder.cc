@@ -50,7 +50,7 @@ Decoder::Workspace::Workspace(const ModelSpec& spec)
       moe(spec),
       gathered(HeadColumns(spec), spec.dtype),
       gathered_delta(HeadColumns(spec), spec.dtype),
-      head_rows(spec.place.ranks > 1 && spec.place.is_last_stage() ? spec.head_rows() : 0,
+      head_rows(spec.place.ranks > 1 && spec.place.is_last_stage() ? spec.vocab_rows() : 0,
                 DType::kF32),
       logits(spec.vocab_size, DType::kF32) {}
 
@@ -109,8 +109,16 @@ Result<std::unique_ptr<Decoder>> Decoder::Create(std::shared_ptr<const Weights> 
 void Decoder::Embed(const ops::BatchView& batch) {
   ops::Ops& ops = backend_.ops();
   const Tensor residual = workspace_.residual.View(batch.num_rows);
-  ops.Embed(weights_->embedding.View(spec().dtype, {spec().vocab_size, spec().hidden_size}),
-            batch.tokens, residual);
+  const Tensor table =
+      weights_->embedding.View(spec().dtype, {spec().vocab_rows(), spec().hidden_size});
+  if (stage_ == nullptr) {
+    ops.Embed(table, batch.tokens, residual);
+  } else {
+    // A row is that of the rank that has it, plus the zeros of the others.
+    ops.EmbedPart({.rows = table, .first = spec().first_vocab_row(), .num_rows = spec().vocab_size},
+                  batch.tokens, residual);
+    stage_->AllReduce(residual);
+  }
   const auto add_positions = [&](const Buffer& learned, int64_t rows, const int32_t* positions) {
     if (rows == 0) return;
     const Tensor added = workspace_.delta.View(batch.num_rows);
@@ -127,6 +135,18 @@ void Decoder::Embed(const ops::BatchView& batch) {
 
 void Decoder::SumOverRanks(const Tensor& delta) {
   if (stage_ != nullptr) stage_->AllReduce(delta);
+}
+
+BlockInput Decoder::SumAndNorm(const ops::NormedRows& x) {
+  if (stage_ == nullptr) return x;
+  if (stage_->AllReduceAddNorm(x)) return x.rows;
+  stage_->AllReduce(x.delta);
+  return x;
+}
+
+void Decoder::SettleSum(const ops::BatchView& batch) {
+  if (owes_sum_) SumOverRanks(workspace_.delta.View(batch.num_rows));
+  owes_sum_ = false;
 }
 
 void Decoder::SendStream(const ops::BatchView& batch) {
@@ -156,7 +176,7 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
   const ops::KvGroup& kv = pool.groups[static_cast<size_t>(place.group)];
   ops::BatchView view = batch;
   if (kv.windowed) view.block_table = batch.window_table;
-  const AttentionContext context = {view, kv, place.index, weights_->rope(layer), norm};
+  const AttentionContext context = {view, kv, place.index, weights_->rope(layer), norm, stage_};
   const auto attend = [&](const BlockInput& x, const Tensor& out) {
     workspace_.attention.Run(ops, layer_spec.attention, weights.attention, context, x, out);
   };
@@ -170,12 +190,12 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
   const ops::NormedRows attention_in = Normed(norm, weights.input_norm, residual, pending, normed);
   const auto mlp_in = [&] { return Normed(norm, weights.post_norm, residual, delta, normed); };
 
+  if (layer_spec.residual != Residual::kPreNorm) SettleSum(batch);
   switch (layer_spec.residual) {
     case Residual::kPreNorm:
-      attend(attention_in, delta);
-      SumOverRanks(delta);
-      run_mlp(mlp_in(), delta);
-      SumOverRanks(delta);
+      attend(owes_sum_ ? SumAndNorm(attention_in) : attention_in, delta);
+      run_mlp(SumAndNorm(mlp_in()), delta);
+      owes_sum_ = stage_ != nullptr;
       return;
     case Residual::kSandwich:
       attend(attention_in, delta);
@@ -246,6 +266,7 @@ void Decoder::RunPass(const ops::BatchView& batch, const ops::KvPool& pool) {
     RunLayer(layer, batch, pool);
     if (heartbeat_ != nullptr) heartbeat_->Beat();
   }
+  SettleSum(batch);
   backend_.ops().EndPass();
 }
 

@@ -66,7 +66,7 @@ class Decoder {
     // columns before the last stage.
     RowBuffer gathered;
     RowBuffer gathered_delta;
-    RowBuffer head_rows;  // [logits rows, spec.head_rows()] fp32; of no columns if not split
+    RowBuffer head_rows;  // [logits rows, spec.vocab_rows()] fp32; of no columns if not split
     RowBuffer logits;     // [logits rows, vocab] fp32
   };
 
@@ -74,6 +74,10 @@ class Decoder {
           Communicator* ranks);
   // What every rank of the stage adds to the stream becomes what all of them add.
   void SumOverRanks(const Tensor& delta);
+  // The same of x.delta, and what the block after it takes: in one kernel where the ranks have one.
+  BlockInput SumAndNorm(const ops::NormedRows& x);
+  // The sum that the last layer has left to the norm of the next one.
+  void SettleSum(const ops::BatchView& batch);
   // The stream and what is yet to be added to it: to the next stage, and from the one before.
   void SendStream(const ops::BatchView& batch);
   void ReceiveStream(const ops::BatchView& batch);
@@ -93,6 +97,7 @@ class Decoder {
   Workspace workspace_;
   int32_t max_rows_ = 0;
   int32_t max_logits_rows_ = 0;
+  bool owes_sum_ = false;  // within a pass
 };
 
 }  // namespace tandem

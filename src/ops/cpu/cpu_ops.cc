@@ -1,13 +1,17 @@
 #include "ops/cpu/cpu_ops.h"
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
+#include <span>
 
 #include "ops/cpu/host_scratch.h"
 #include "ops/cpu/pack.h"
 #include "ops/cpu/pack_groups.h"
 #include "ops/cpu/pieces.h"
 #include "ops/cpu/row_access.h"
+#include "tensor/convert.h"
 
 namespace tandem::ops::cpu {
 namespace {
@@ -41,6 +45,25 @@ Function FunctionOf(Activation activation) {
   return static_cast<Function>(activation);
 }
 
+constexpr int64_t kWidened = 256;
+
+// Calls run(begin, values) with columns first + begin .. of a row as fp32, kWidened of them at a
+// time; where it returns true they are written back.
+template <typename Run>
+void ForEachWidened(const Tensor& x, int64_t row, int64_t first, int64_t count, const Run& run) {
+  std::array<float, kWidened> values;
+  const auto size = static_cast<int64_t>(SizeOf(x.dtype));
+  for (int64_t begin = 0; begin < count; begin += kWidened) {
+    const int64_t part = std::min(kWidened, count - begin);
+    const Tensor stored = {RowOf(x, row) + (first + begin) * size, x.dtype, {part}, x.device};
+    const Tensor widened = {values.data(), DType::kF32, {part}, x.device};
+    ConvertElements(stored, widened);
+    if (run(begin, std::span(values).first(static_cast<size_t>(part)))) {
+      ConvertElements(widened, stored);
+    }
+  }
+}
+
 double Operations(const LinearJob& job) {
   return 2.0 * static_cast<double>(job.num_rows * job.inputs * job.outputs);
 }
@@ -55,6 +78,23 @@ CpuOps::CpuOps(const CpuKernels& kernels, ThreadPool& pool)
 
 void CpuOps::Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) {
   GatherRows(table, tokens, out);
+}
+
+void CpuOps::EmbedPart(const TablePart& part, const int32_t* tokens, const Tensor& out) {
+  TANDEM_CHECK(part.rows.dtype == out.dtype && part.rows.dim(1) == out.dim(1),
+               "rows of another kind");
+  const auto bytes = static_cast<size_t>(RowBytes(out));
+  ForEachPiece(pool_, out.dim(0), 1, static_cast<double>(out.NumElements()),
+               [&](const Piece& piece) {
+                 for (int64_t i = piece.begin; i < piece.end; ++i) {
+                   const int64_t row = (tokens[i] < part.num_rows ? tokens[i] : 0) - part.first;
+                   if (row >= 0 && row < part.rows.dim(0)) {
+                     std::memcpy(RowOf(out, i), RowOf(part.rows, row), bytes);
+                   } else {
+                     std::memset(RowOf(out, i), 0, bytes);
+                   }
+                 }
+               });
 }
 
 void CpuOps::GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) {
@@ -120,6 +160,59 @@ void CpuOps::NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_colu
                      }
                      kernels_.norm(job);
                    }
+                 }
+               });
+}
+
+void CpuOps::SumHeadSquares(const Tensor& qkv, const HeadNorms& norms, const Tensor& sums) {
+  const auto sum = [&](int64_t row, int64_t first, int64_t count) {
+    float squares = 0.0f;
+    ForEachWidened(qkv, row, first, count, [&](int64_t, std::span<float> values) {
+      for (const float value : values) squares += value * value;
+      return false;
+    });
+    return squares;
+  };
+  const int64_t queries = norms.queries.count, keys = norms.keys.count;
+  ForEachPiece(pool_, qkv.dim(0), 1, 4.0 * static_cast<double>(qkv.dim(0) * (queries + keys)),
+               [&](const Piece& piece) {
+                 for (int64_t row = piece.begin; row < piece.end; ++row) {
+                   auto* const out = reinterpret_cast<float*>(RowOf(sums, row));
+                   out[0] = sum(row, 0, queries);
+                   out[1] = sum(row, queries, keys);
+                 }
+               });
+}
+
+void CpuOps::NormHeadsBySums(const Tensor& qkv, const HeadNorms& norms, const Tensor& sums,
+                             int ranks) {
+  const auto size = static_cast<int64_t>(SizeOf(qkv.dtype));
+  const auto apply = [&](int64_t row, int64_t first, const HeadNorms::Columns& columns, float sum) {
+    const Norm& norm = columns.norm;
+    TANDEM_CHECK(norm.kind == Norm::Kind::kRms && norm.weight.NumElements() == columns.count,
+                 "ranks norm heads by their root mean square, with a weight for each column");
+    const auto count = static_cast<float>(ranks * columns.count);
+    const float inverse = 1.0f / std::sqrt(sum / count + norm.epsilon);
+    std::array<float, kWidened> weight;
+    ForEachWidened(qkv, row, first, columns.count, [&](int64_t begin, std::span<float> values) {
+      const auto part = static_cast<int64_t>(values.size());
+      auto* const from = static_cast<std::byte*>(norm.weight.data) + begin * size;
+      ConvertElements({from, norm.weight.dtype, {part}, {}},
+                      {weight.data(), DType::kF32, {part}, {}});
+      for (size_t i = 0; i < values.size(); ++i) {
+        values[i] *= inverse * (weight[i] + norm.weight_offset);
+      }
+      return true;
+    });
+  };
+  const auto& [queries, keys] = norms;
+  ForEachPiece(pool_, qkv.dim(0), 1,
+               10.0 * static_cast<double>(qkv.dim(0) * (queries.count + keys.count)),
+               [&](const Piece& piece) {
+                 for (int64_t row = piece.begin; row < piece.end; ++row) {
+                   const auto* const sum = reinterpret_cast<const float*>(RowOf(sums, row));
+                   apply(row, 0, queries, sum[0]);
+                   apply(row, queries.count, keys, sum[1]);
                  }
                });
 }

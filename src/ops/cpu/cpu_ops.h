@@ -22,10 +22,14 @@ class CpuOps final : public Ops {
   void ReserveLinear(const LinearWeight& weight);
 
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override;
+  void EmbedPart(const TablePart& part, const int32_t* tokens, const Tensor& out) override;
   void AddNorm(const NormedRows& x) override;
   void Add(const Tensor& residual, const Tensor& delta) override;
   void NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns, int64_t width,
                  const Norm& norm) override;
+  void SumHeadSquares(const Tensor& qkv, const HeadNorms& norms, const Tensor& sums) override;
+  void NormHeadsBySums(const Tensor& qkv, const HeadNorms& norms, const Tensor& sums,
+                       int ranks) override;
   void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override;
   void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                     const KvGroup& kv, int32_t layer) override;

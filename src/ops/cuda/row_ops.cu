@@ -122,6 +122,54 @@ __global__ void __launch_bounds__(kThreads)
       norm, shared ? 0 : part * width, x);
 }
 
+// A warp has the queries or the keys of a row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    SumHeadSquaresKernel(const T* qkv, int64_t rows, int64_t row_stride, int64_t queries,
+                         int64_t keys, float* sums) {
+  BeginKernel();
+  const int64_t index = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
+  if (index >= rows * 2) return;
+  const bool of_keys = index % 2 != 0;
+  const T* const x = qkv + index / 2 * row_stride + (of_keys ? queries : 0);
+  float squares = 0.0f;
+  for (int64_t i = threadIdx.x % 32; i < (of_keys ? keys : queries); i += 32) {
+    const float value = ToFloat(x[i]);
+    squares = fmaf(value, value, squares);
+  }
+  squares = WarpSum(squares);
+  if (threadIdx.x % 32 == 0) sums[index] = squares;
+}
+
+// Columns of a row, and their norm by a mean over `count` of them.
+template <typename T>
+struct NormedColumns {
+  const T* weight;
+  int64_t columns;
+  float count;
+  float epsilon;
+  float weight_offset;
+};
+
+// A block has a row.
+template <typename T>
+__global__ void __launch_bounds__(kThreads)
+    NormHeadsBySumsKernel(T* qkv, int64_t row_stride, const NormedColumns<T> queries,
+                          const NormedColumns<T> keys, const float* sums) {
+  BeginKernel();
+  const int64_t row = blockIdx.x;
+  T* x = qkv + row * row_stride;
+  const auto apply = [&](const NormedColumns<T>& norm, float sum) {
+    const float inverse = 1.0f / sqrtf(sum / norm.count + norm.epsilon);
+    for (int64_t i = threadIdx.x; i < norm.columns; i += kThreads) {
+      x[i] = FromFloat<T>(ToFloat(x[i]) * inverse * (ToFloat(norm.weight[i]) + norm.weight_offset));
+    }
+    x += norm.columns;
+  };
+  apply(queries, sums[2 * row]);
+  apply(keys, sums[2 * row + 1]);
+}
+
 template <typename T>
 __global__ void __launch_bounds__(kThreads) AddKernel(T* sum, const T* x, int64_t count) {
   BeginKernel();
@@ -237,6 +285,38 @@ void CudaOps::NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_col
     LaunchEarly(context_, "NormHeads", NormHeadsKernel<T>, dim3(BlocksOfWarps(rows * parts)),
                 kThreads, 0, static_cast<T*>(qkv.data) + first_column, rows, qkv.dim(1), parts,
                 width, norm.weight.NumElements() == width, ArgumentsOf<T>(norm));
+  });
+}
+
+void CudaOps::SumHeadSquares(const Tensor& qkv, const HeadNorms& norms, const Tensor& sums) {
+  const int64_t rows = qkv.dim(0);
+  if (rows == 0) return;
+  WithActivation(qkv.dtype, [&](auto element) {
+    using T = decltype(element);
+    LaunchEarly(context_, "SumHeadSquares", SumHeadSquaresKernel<T>, dim3(BlocksOfWarps(2 * rows)),
+                kThreads, 0, static_cast<const T*>(qkv.data), rows, qkv.dim(1), norms.queries.count,
+                norms.keys.count, sums.As<float>());
+  });
+}
+
+void CudaOps::NormHeadsBySums(const Tensor& qkv, const HeadNorms& norms, const Tensor& sums,
+                              int ranks) {
+  const int64_t rows = qkv.dim(0);
+  if (rows == 0) return;
+  WithActivation(qkv.dtype, [&](auto element) {
+    using T = decltype(element);
+    const auto of = [&](const HeadNorms::Columns& columns) {
+      const Norm& norm = columns.norm;
+      TANDEM_CHECK(norm.kind == Norm::Kind::kRms && norm.weight.NumElements() == columns.count,
+                   "ranks norm heads by their root mean square, with a weight for each column");
+      return NormedColumns<T>{static_cast<const T*>(norm.weight.data), columns.count,
+                              static_cast<float>(ranks * columns.count), norm.epsilon,
+                              norm.weight_offset};
+    };
+    LaunchEarly(context_, "NormHeadsBySums", NormHeadsBySumsKernel<T>,
+                dim3(static_cast<unsigned>(rows)), kThreads, 0, static_cast<T*>(qkv.data),
+                qkv.dim(1), of(norms.queries), of(norms.keys),
+                static_cast<const float*>(sums.As<float>()));
   });
 }
 

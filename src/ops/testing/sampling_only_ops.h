@@ -9,9 +9,12 @@ namespace tandem::ops {
 class SamplingOnlyOps : public Ops {
  public:
   void Embed(const Tensor&, const int32_t*, const Tensor&) override {}
+  void EmbedPart(const TablePart&, const int32_t*, const Tensor&) override {}
   void AddNorm(const NormedRows&) override {}
   void Add(const Tensor&, const Tensor&) override {}
   void NormHeads(const Tensor&, int64_t, int64_t, int64_t, const Norm&) override {}
+  void SumHeadSquares(const Tensor&, const HeadNorms&, const Tensor&) override {}
+  void NormHeadsBySums(const Tensor&, const HeadNorms&, const Tensor&, int) override {}
   void Linear(const Tensor&, const LinearWeight&, const Tensor&) override {}
   void QkvRopeStore(const Tensor&, const RopeTable&, const BatchView&, const KvGroup&,
                     int32_t) override {}
