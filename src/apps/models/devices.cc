@@ -109,6 +109,8 @@ Result<std::vector<std::string>> DevicesOf(const BackendOptions& options) {
 
 Result<int32_t> NumPlaces(const BackendOptions& options) {
   if (IsOnCpu(options)) return AvailableCores();
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<std::string> devices, DevicesOf(options));
+  if (devices.size() > 1) return static_cast<int32_t>(devices.size());
   int first = 0;
   if (options.device != "auto") {
     TANDEM_ASSIGN_OR_RETURN(first, ParseCudaDevice(options.device));

@@ -35,7 +35,8 @@ bool IsOnCpu(const BackendOptions& options);
 // The devices of the ranks, at least one. INVALID_ARGUMENT unless several are all `cpu`, or
 // different GPUs by their numbers.
 Result<std::vector<std::string>> DevicesOf(const BackendOptions& options);
-// How many ranks fit beside each other: GPUs from the first device on, or cores.
+// How many ranks fit beside each other: the devices that are listed, GPUs from the one named on, or
+// cores.
 Result<int32_t> NumPlaces(const BackendOptions& options);
 // INVALID_ARGUMENT where several devices are named.
 Result<std::unique_ptr<ops::Backend>> MakeBackend(const BackendOptions& options);

@@ -311,7 +311,7 @@ Status CheckCpuProcesses(const BackendOptions& backend, int32_t num_processes,
 }
 
 // Finds the other processes of the session, and settles which ranks this one has. Without a console
-// (for a plan) it waits for nobody, and plans the ranks of all on this machine.
+// (for a plan) it waits for nobody, and plans the ranks of all, or on GPUs of the first process.
 Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, bool joins,
                                                     SessionOptions& options,
                                                     SharedResources& shared) {
@@ -323,6 +323,7 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
   }
   if (world.size == 1) return std::shared_ptr<ProcessGroup>();
   RankOptions& ranks = options.ranks;
+  PrepareForRanks({.target = 2});  // asking for the GPUs is the first that is done with them
   const bool on_gpu = !IsOnCpu(options.backend);
   world.stages = ranks.stages;
   if (!on_gpu) TANDEM_RETURN_IF_ERROR(CheckCpuProcesses(options.backend, world.size, ranks));
@@ -333,20 +334,25 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
   }
   if (!joins) {
     ranks.target = RanksOfProcesses(world.size, ranks);
+    TANDEM_ASSIGN_OR_RETURN(const int32_t places, NumPlaces(options.backend));
+    // The ranks of the first of several machines, where this one has no room for all.
+    if (on_gpu && ranks.count() > places && ranks.count() % world.size == 0) {
+      ranks.here = ranks.count() / world.size;
+    }
     return std::shared_ptr<ProcessGroup>();
   }
   if (shared.processes != nullptr && (!on_gpu || shared.processes->shares_engine())) {
     return Unimplemented("--num_processes: several processes serve one model, and no second one");
   }
   if (shared.processes == nullptr) {
-    if (on_gpu) PrepareForRanks({.target = 2});
     TANDEM_ASSIGN_OR_RETURN(shared.processes,
                             JoinProcesses(world, on_gpu, options.backend.cpu.isa));
   }
   const ProcessGroup& group = *shared.processes;
   if (group.waits()) return shared.processes;
   if (on_gpu && group.shares_engine()) {
-    TANDEM_RETURN_IF_ERROR(TakeRanksOfGpus(ops::NumCudaDevices(), world.size, group, ranks));
+    TANDEM_ASSIGN_OR_RETURN(const int32_t gpus, NumPlaces(options.backend));
+    TANDEM_RETURN_IF_ERROR(TakeRanksOfGpus(gpus, world.size, group, ranks));
   }
   ranks.target = RanksOfProcesses(world.size, ranks);
   if (on_gpu) return shared.processes;

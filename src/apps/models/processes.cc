@@ -1,6 +1,7 @@
 #include "apps/models/processes.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -8,6 +9,7 @@
 #include <chrono>
 #include <cstdlib>
 #include <optional>
+#include <set>
 #include <span>
 #include <string_view>
 #include <system_error>
@@ -198,7 +200,10 @@ Result<std::unique_ptr<ProcessGroup>> JoinProcesses(RankWorld world, bool on_gpu
                                                     const std::string& isa) {
   const std::vector<ops::CudaDevice> gpus =
       on_gpu ? ops::CudaDevices() : std::vector<ops::CudaDevice>();
-  for (const ops::CudaDevice& gpu : gpus) world.gpus += gpu.id + ',';
+  if (on_gpu && gpus.empty()) return Unavailable("--device: this process can use no GPU");
+  std::set<std::string> ids;
+  for (const ops::CudaDevice& gpu : gpus) ids.insert(gpu.id);
+  world.gpus = fmt::format("{}", fmt::join(ids, ","));
   TANDEM_ASSIGN_OR_RETURN(JoinedRanks joined, JoinRanks(world, kPatience));
   RankProcesses all = {.links = {}, .on_machine = joined.on_machine};
   for (auto& link : joined.links) all.links.push_back(std::move(link));
@@ -244,8 +249,11 @@ Result<std::unique_ptr<ProcessGroup>> JoinProcesses(RankWorld world, bool on_gpu
 Status TakeRanksOfGpus(int32_t num_gpus, int32_t num_processes, const ProcessGroup& group,
                        RankOptions& ranks) {
   const int32_t sharing = group.num_with_ranks;
+  std::array<int64_t, 1> fewest = {num_gpus};
+  TANDEM_RETURN_IF_ERROR(TakeLeast(fewest, group.processes));
   if (ranks.target == 0) {
-    const int32_t all = num_processes == sharing ? sharing * num_gpus : num_processes;
+    const bool each_has_some = num_processes == sharing;
+    const auto all = each_has_some ? static_cast<int32_t>(sharing * fewest[0]) : num_processes;
     ranks.target = std::max(all / ranks.stages, 1);
   }
   TANDEM_RETURN_IF_ERROR(

@@ -64,9 +64,10 @@ Result<std::unique_ptr<ProcessGroup>> JoinProcesses(RankWorld world, bool on_gpu
                                                     const std::string& isa);
 
 // Where several processes have GPUs of their own: which ranks those of this process are.
-// `num_gpus`: that it can use; `num_processes`: that were started. A number of ranks that nobody
-// has asked for (0) becomes one for each process, or where they do not share GPUs one for each
-// GPU. INVALID_ARGUMENT when the ranks or stages cannot be divided among the processes.
+// `num_gpus`: that it can use, by its --device; `num_processes`: that were started. A number of
+// ranks that nobody has asked for (0) becomes one for each process, or where they do not share GPUs
+// one for each GPU, as many as the process with the fewest has. INVALID_ARGUMENT when the ranks or
+// stages cannot be divided among the processes.
 Status TakeRanksOfGpus(int32_t num_gpus, int32_t num_processes, const ProcessGroup& group,
                        RankOptions& ranks);
 

@@ -66,7 +66,8 @@ RankChoice Grant(const RankOptions& options, const RankFacts& facts) {
 Result<RankChoice> ChooseRanks(const RankOptions& options, const RankFacts& facts) {
   RankChoice choice;
   const auto listed = static_cast<int64_t>(options.devices.size());
-  if (listed > 1 && listed % options.stages != 0) {
+  // A process may have some of the stages, or some ranks of one.
+  if (listed > 1 && options.here == 0 && listed % options.stages != 0) {
     return InvalidArgument(
         fmt::format("--pipeline_parallel_size {}: --device names {} devices; name as many for each "
                     "stage, or only the first",

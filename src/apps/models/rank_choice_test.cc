@@ -137,6 +137,16 @@ TEST_F(RankChoiceTest, AListNamesTheDevicesOfAllStages) {
   EXPECT_THAT(ChooseRanks(options_, facts_).status().message(), HasSubstr("names 2 devices"));
 }
 
+TEST_F(RankChoiceTest, AListOfOneOfSeveralProcessesNamesTheDevicesOfItsRanks) {
+  options_.target = 3;
+  options_.stages = 2;
+  options_.here = 3;
+  options_.devices = {"cuda:0", "cuda:1", "cuda:2"};
+  EXPECT_EQ(Choose().ranks, 3);
+  options_.devices.resize(2);
+  EXPECT_THAT(ChooseRanks(options_, facts_).status().message(), HasSubstr("names 2 devices"));
+}
+
 TEST_F(RankChoiceTest, AWorldIsOfAllStages) {
   options_.stages = 2;
   options_.world_size = 4;

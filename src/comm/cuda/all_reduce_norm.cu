@@ -22,10 +22,12 @@ using ops::cuda::Pack;
 constexpr int kElements = 8;  // of a piece, which are two lines
 constexpr int kHalf = kElements / 2;
 constexpr int kWarp = 32;
-constexpr int64_t kBlockElements = int64_t{kLineThreads} * kElements;
+// Of a block: few, so that a row is sent by several SMs.
+constexpr int kThreads = 128;
+constexpr int64_t kBlockElements = int64_t{kThreads} * kElements;
 // As many as one block of AddNorm holds with a piece for each thread.
 constexpr int64_t kMostElements = int64_t{kMaxBlockWarps} * kWarp * kElements;
-static_assert(kLinesPerThread == 2, "a thread sends a piece in a round");
+static_assert(2 * kThreads <= kLinesPerBlock, "a thread sends a piece in a round");
 
 // The sum over the warps of all blocks of the cluster, in the order of BlockSum of one block that
 // has them all. `squares`: of a thread.
@@ -37,7 +39,7 @@ __device__ float ClusterSum(float squares) {
   for (int distance = kWarp / 2; distance > 0; distance /= 2) {
     squares += __shfl_xor_sync(~0U, squares, distance);
   }
-  constexpr int kBlockWarps = kLineThreads / kWarp;
+  constexpr int kBlockWarps = kThreads / kWarp;
   const auto blocks = static_cast<int>(cluster.num_blocks());
   const int warp =
       static_cast<int>(cluster.block_rank()) * kBlockWarps + static_cast<int>(threadIdx.x) / kWarp;
@@ -52,13 +54,13 @@ __device__ float ClusterSum(float squares) {
 }
 
 template <typename T, int kMost>
-__global__ void __launch_bounds__(kLineThreads, kBlocksPerSm)
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     AllReduceNormKernel(const __grid_constant__ Links links, const T* delta, T* residual,
                         const T* weight, int64_t hidden, float epsilon, T* out) {
   using Piece = Pack<T, kElements>;
   const auto cluster = cooperative_groups::this_cluster();
   const int64_t row = blockIdx.x / cluster.num_blocks();
-  const int64_t column = (int64_t{cluster.block_rank()} * kLineThreads + threadIdx.x) * kElements;
+  const int64_t column = (int64_t{cluster.block_rank()} * kThreads + threadIdx.x) * kElements;
   const bool has = column < hidden;
   const int64_t at = row * hidden + column;
   Piece w{}, x{};
@@ -81,7 +83,7 @@ __global__ void __launch_bounds__(kLineThreads, kBlocksPerSm)
       if (to == links.rank || to >= links.size) continue;
       Line* const area = LinesOf(links, links.rank, to, round) + threadIdx.x;
       StoreLine(area, halves[0], round);
-      StoreLine(area + kLineThreads, halves[1], round);
+      StoreLine(area + kThreads, halves[1], round);
     }
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
@@ -93,7 +95,7 @@ __global__ void __launch_bounds__(kLineThreads, kBlocksPerSm)
           data[from] = halves[half];
           if (from == links.rank || from >= links.size) continue;
           const Line line =
-              LoadLine(LinesOf(links, from, links.rank, round) + threadIdx.x + half * kLineThreads);
+              LoadLine(LinesOf(links, from, links.rank, round) + threadIdx.x + half * kThreads);
           data[from] = line.data;
           all = all && line.round == round;
         }
@@ -157,7 +159,7 @@ bool EnqueueAllReduceNorm(const ops::cuda::Context& context, const Links& links,
     WithMostRanks(links.size, [&](auto most) {
       ops::cuda::LaunchEarlyInClusters(
           context, "AllReduceNorm", blocks, AllReduceNormKernel<T, most>,
-          dim3(static_cast<unsigned>(rows * blocks)), kLineThreads, 0, links,
+          dim3(static_cast<unsigned>(rows * blocks)), kThreads, 0, links,
           static_cast<const T*>(x.delta.data), static_cast<T*>(x.residual.data),
           static_cast<const T*>(x.norm.weight.data), hidden, x.norm.epsilon,
           static_cast<T*>(x.rows.data));

@@ -29,10 +29,12 @@ Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
 // equally many backends; those of process p are the ranks from p times their number on. A stage has
 // ranks of one process, or all ranks of equally many: `processes` has as many stages then. The
 // ranks of a stage in one process work as those of MakeCudaRanks, and all sums have the same bits.
-// A rank also fails when `processes` does, and when another process has left. A communicator is
-// destroyed after the graphs that contain its calls.
+// A rank also fails when `processes` does, and when another process has left; what is enqueued then
+// may end with an error of its GPU, because NCCL frees what its kernels read. The last
+// communicator of a process is destroyed after all graphs that contain calls of its ranks.
 //
-// Errors as above, and FAILED_PRECONDITION without NCCL. 64 MiB more on each GPU.
+// Errors as above, and FAILED_PRECONDITION without NCCL. 64 MiB more on each GPU, and as much again
+// where a stage has ranks of several processes.
 Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanksOfProcesses(
     std::span<ops::Backend* const> backends, const std::shared_ptr<Communicator>& processes,
     int stages = 1);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cmath>
 #include <cstring>
@@ -81,8 +82,9 @@ std::vector<float> SumOfWholes(int size, int call, int64_t count) {
   return sums;
 }
 
-// kProcesses: each GPU is one of another process.
-enum class Way { kDefault, kOneShot, kTwoShot, kProcesses };
+// kProcesses: each GPU is one of another process; kOneOfProcesses: all are of one, as if there were
+// others.
+enum class Way { kDefault, kOneShot, kTwoShot, kProcesses, kOneOfProcesses };
 
 // Ranks, and how they add up.
 class CudaRanksTest : public testing::TestWithParam<std::pair<int, Way>> {
@@ -96,17 +98,25 @@ class CudaRanksTest : public testing::TestWithParam<std::pair<int, Way>> {
       options.one_shot_bytes = std::numeric_limits<int64_t>::max();
     }
     if (GetParam().second == Way::kTwoShot) options.one_shot_bytes = 0;
-    const bool in_processes = GetParam().second == Way::kProcesses;
-    if (in_processes && !NcclLibrary::Load().ok()) GTEST_SKIP() << "needs NCCL";
-    gpus_ = std::make_unique<Gpus>(size(), options, in_processes ? size() : 0);
+    const int processes = GetParam().second == Way::kProcesses        ? size()
+                          : GetParam().second == Way::kOneOfProcesses ? 1
+                                                                      : 0;
+    if (processes > 0 && !NcclLibrary::Load().ok()) GTEST_SKIP() << "needs NCCL";
+    gpus_ = std::make_unique<Gpus>(size(), options, processes);
   }
   void TearDown() override {
     gpus_.reset();
-    EXPECT_EQ(ops::cuda::TakeFailure().message(), "");
+    const Status failure = ops::cuda::TakeFailure();
+    if (!may_lose_memory_) EXPECT_EQ(failure.message(), "");
   }
 
   int size() const { return GetParam().first; }
+  bool uses_nccl() const {
+    return GetParam().second == Way::kProcesses || GetParam().second == Way::kOneOfProcesses;
+  }
   void Run(const std::function<void(RankOfGpu&)>& run) { gpus_->Run(run); }
+  // What is enqueued when a rank fails may read what NCCL has freed.
+  bool may_lose_memory_ = false;
   // Of all ranks.
   void ExpectSums(const Shape& shape, DType dtype, int64_t offset);
 
@@ -426,20 +436,56 @@ TEST_P(CudaRanksTest, ARankThatLeavesEndsTheWaitOfTheOthers) {
             "rank " + std::to_string(last) + " has left");
 }
 
+// A rank that enqueues ahead fills the GPU's queue, and waits for room in it.
+TEST_P(CudaRanksTest, ARankThatFailsEndsTheWaitOfOneThatHasEnqueuedMuch) {
+  may_lose_memory_ = uses_nccl();
+  Run([](RankOfGpu& rank) {
+    constexpr int64_t kCount = 200'000;
+    const GpuMemory memory(sizeof(float) * kCount);
+    const Tensor rows = memory.View(DType::kF32, {1, kCount});
+    if (rank.comm->rank() > 0) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(300));
+      rank.comm->Fail(Unavailable("the device is lost"));
+    } else {
+      for (int call = 0; call < 3000; ++call) rank.comm->AllReduce(rows);
+    }
+    rank.Synchronize();
+    EXPECT_EQ(rank.comm->status().message(), "the device is lost");
+  });
+}
+
+// A process destroys one rank after the other, each with its graphs.
+TEST_P(CudaRanksTest, ACommunicatorMayGoBeforeTheGraphsOfOtherRanks) {
+  // NCCL waits for all graphs of the program, and knows nothing of processes that are threads.
+  if (GetParam().second == Way::kProcesses) return;
+  std::vector<cudaGraphExec_t> graphs(gpus_->ranks().size());
+  Run([&](RankOfGpu& rank) {
+    const GpuMemory memory(4096);
+    const cudaGraphExec_t graph =
+        rank.Record([&] { rank.comm->AllReduce(memory.View(DType::kF32, {1, 1024})); });
+    CheckCuda(cudaGraphLaunch(graph, rank.stream()), "a graph");
+    rank.Synchronize();
+    graphs[static_cast<size_t>(rank.comm->rank())] = graph;
+  });
+  for (size_t rank = graphs.size(); rank-- > 0;) {
+    CheckCuda(cudaGraphExecDestroy(graphs[rank]), "a graph");
+    gpus_->ranks()[rank].comm.reset();
+  }
+}
+
 std::string NameOf(const testing::TestParamInfo<std::pair<int, Way>>& info) {
+  static constexpr std::array kNames = {"Default", "OneShot", "TwoShot", "Processes",
+                                        "OneOfProcesses"};
   const auto& [size, way] = info.param;
-  const char* const name = way == Way::kOneShot     ? "OneShot"
-                           : way == Way::kTwoShot   ? "TwoShot"
-                           : way == Way::kProcesses ? "Processes"
-                                                    : "Default";
-  return std::to_string(size) + "Gpus" + name;
+  return std::to_string(size) + "Gpus" + kNames[static_cast<size_t>(way)];
 }
 INSTANTIATE_TEST_SUITE_P(Sizes, CudaRanksTest,
                          testing::Values(std::pair{2, Way::kDefault}, std::pair{2, Way::kOneShot},
                                          std::pair{2, Way::kTwoShot}, std::pair{3, Way::kDefault},
                                          std::pair{4, Way::kDefault}, std::pair{4, Way::kOneShot},
                                          std::pair{4, Way::kTwoShot}, std::pair{2, Way::kProcesses},
-                                         std::pair{4, Way::kProcesses}),
+                                         std::pair{4, Way::kProcesses},
+                                         std::pair{2, Way::kOneOfProcesses}),
                          NameOf);
 
 // Ranks of a stage, stages, and processes; 0: all are of this one.

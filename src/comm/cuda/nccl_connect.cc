@@ -30,6 +30,11 @@ class Connecting {
     done_.store(true, std::memory_order_release);
   }
   bool done() const { return done_.load(std::memory_order_acquire); }
+  // Ends what the GPUs wait for, if they do already. Any thread.
+  void Abandon() {
+    if (!made_.load(std::memory_order_acquire)) return;
+    for (const NcclLibrary::Comm comm : comms_) nccl_.abort(comm);
+  }
   // When it is done.
   Result<std::vector<NcclLibrary::Comm>> Comms() const {
     TANDEM_RETURN_IF_ERROR(nccl_.StatusOf(error_, "connecting the ranks"));
@@ -42,7 +47,9 @@ class Connecting {
     int error = Grouped([&](size_t i) {
       return nccl_.init_rank(&comms_[i], size_, id_, first_ + static_cast<int>(i));
     });
-    return error == NcclLibrary::kSuccess ? Connect() : error;
+    if (error != NcclLibrary::kSuccess) return error;
+    made_.store(true, std::memory_order_release);
+    return Connect();
   }
 
   // Every pair of ranks exchanges a byte, and each rank's is broadcast: NCCL connects them at
@@ -97,6 +104,7 @@ class Connecting {
   const std::vector<Context> contexts_;
   std::vector<NcclLibrary::Comm> comms_;
   int error_ = NcclLibrary::kSuccess;
+  std::atomic<bool> made_ = false;  // comms_
   std::atomic<bool> done_ = false;
 };
 
@@ -112,6 +120,7 @@ Result<std::vector<NcclLibrary::Comm>> ConnectNccl(const NcclLibrary& nccl,
     std::this_thread::sleep_for(kLookTime);
     if (const Status status = processes.status(); !status.ok()) {
       thread.detach();
+      connecting->Abandon();
       return status;
     }
   }

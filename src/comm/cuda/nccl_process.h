@@ -3,6 +3,7 @@
 #pragma once
 
 #include <atomic>
+#include <chrono>
 #include <memory>
 #include <thread>
 #include <vector>
@@ -18,7 +19,8 @@ namespace tandem::cuda_ranks {
 class NcclComm {
  public:
   NcclComm(const NcclLibrary& nccl, NcclLibrary::Comm comm) : nccl_(nccl), comm_(comm) {}
-  // Whatever recorded its calls has been destroyed.
+  // Waits until NCCL has ended it: whatever recorded calls of any rank of this process has been
+  // destroyed.
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
   NcclComm& operator=(const NcclComm&) = delete;
@@ -26,24 +28,32 @@ class NcclComm {
   // enqueue(nccl, comm) returns an error of NCCL. Nothing is enqueued once it was aborted.
   template <typename Enqueue>
   Status Do(const char* what, const Enqueue& enqueue) {
-    const MutexLock lock(mutex_);
-    if (aborting_.joinable()) return {};
-    return nccl_.StatusOf(enqueue(nccl_, comm_), what);
+    enqueues_.store(true);
+    Status done;
+    if (!ends_.load()) done = nccl_.StatusOf(enqueue(nccl_, comm_), what);
+    enqueues_.store(false);
+    return done;
   }
-  // An error that NCCL has met after the calls returned: of the network.
+  // An error that NCCL has met after the calls returned: of the network. Not beside Abort.
   Status Look();
-  // Ends the kernels that wait for another rank. NCCL returns from this only when the graphs that
-  // hold its kernels have been destroyed, so a thread of its own waits for that. Any thread.
-  void Abort();
+  // Ends the kernels that wait for another rank, `after` some time. NCCL returns from this only
+  // when the graphs that hold its kernels have been destroyed, so a thread of its own waits for
+  // that. Any thread; it does not wait for Do, which may itself wait until those kernels have
+  // ended: for room in the GPU's queue.
+  void Abort(std::chrono::milliseconds after);
 
  private:
   const NcclLibrary& nccl_;
   const NcclLibrary::Comm comm_;
+  std::atomic<bool> enqueues_ = false;
+  std::atomic<bool> ends_ = false;
   Mutex mutex_;
-  std::thread aborting_;  // started under the mutex
+  std::thread aborting_ TANDEM_GUARDED_BY(mutex_);
 };
 
-// What the ranks of this process share: the other processes, and the first failure.
+// What the ranks of this process share: the other processes, the first failure, and the
+// communicators of NCCL, which end together: NCCL may wait for the graphs of all of them when it
+// ends one.
 class OwnProcess {
  public:
   explicit OwnProcess(std::shared_ptr<Communicator> processes);
@@ -51,20 +61,21 @@ class OwnProcess {
   OwnProcess(const OwnProcess&) = delete;
   OwnProcess& operator=(const OwnProcess&) = delete;
 
-  // What a failure ends: a communicator of NCCL, and one among the ranks of this process. Until
-  // they are removed, which waits for a failure that is at them.
-  void Add(NcclComm* comm);
+  // Lives as long as this object. A failure aborts it.
+  NcclComm& Own(const NcclLibrary& nccl, NcclLibrary::Comm comm);
+  // A failure fails it too, until it is removed, which waits for a failure that is at it.
   void Add(Communicator* local);
-  void Remove(NcclComm* comm);
   void Remove(Communicator* local);
 
   bool failed() const { return failed_.load(std::memory_order_acquire); }
-  // Any thread; the first call counts.
+  // Any thread; the first call counts. The other processes end what they wait for before this one
+  // frees the memory that their kernels may still read.
   void Fail(const Status& why);
   // The first failure, of another process too. Any thread.
   Status status();
 
  private:
+  void Fail(const Status& why, std::chrono::milliseconds abort_after);
   void Watch();
 
   const std::shared_ptr<Communicator> processes_;
@@ -74,7 +85,7 @@ class OwnProcess {
   Condition changed_;
   bool ends_ TANDEM_GUARDED_BY(mutex_) = false;
   Status status_ TANDEM_GUARDED_BY(mutex_);
-  std::vector<NcclComm*> comms_ TANDEM_GUARDED_BY(mutex_);
+  std::vector<std::unique_ptr<NcclComm>> comms_ TANDEM_GUARDED_BY(mutex_);
   std::vector<Communicator*> locals_ TANDEM_GUARDED_BY(mutex_);
   std::thread thread_;
 };

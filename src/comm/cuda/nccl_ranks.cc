@@ -30,6 +30,30 @@ constexpr int64_t kScratchBytes = int64_t{64} << 20;
 // each adds up a share of the rows and sends it to the others: two exchanges, of fewer bytes.
 constexpr int64_t kOneExchangeBytes = int64_t{128} << 10;
 
+// Parts lie at multiples of this.
+constexpr int64_t kAlign = 16;
+
+constexpr int64_t Aligned(int64_t bytes) { return CeilDiv(bytes, kAlign) * kAlign; }
+// How many of `count` elements each rank adds up, but for the last ones.
+constexpr int64_t ShareOf(int64_t count, int64_t element_bytes, int size) {
+  return Aligned(CeilDiv(count, size) * element_bytes) / element_bytes;
+}
+// Elements whose shares of all ranks fit the scratch.
+constexpr int64_t MostShared(int64_t element_bytes, int size) {
+  return (kScratchBytes / size - kAlign) / element_bytes * size;
+}
+constexpr bool SharesFit() {
+  for (int size = 2; size <= 512; ++size) {
+    for (const int64_t element : {2, 4}) {
+      const int64_t share = ShareOf(MostShared(element, size), element, size);
+      if (share * element * size > kScratchBytes) return false;
+      if (kOneExchangeBytes * size > kScratchBytes) return false;
+    }
+  }
+  return true;
+}
+static_assert(SharesFit());
+
 // Memory of one GPU for what is received.
 class Scratch {
  public:
@@ -65,8 +89,7 @@ class NcclRank final : public Communicator {
         local_(std::move(local)),
         processes_(processes),
         stage_(std::move(stage)),
-        comm_(nccl, comm) {
-    process_->Add(&comm_);
+        comm_(process_->Own(nccl, comm)) {
     process_->Add(local_.get());
     if (stage_ != nullptr) process_->Add(stage_.get());
   }
@@ -75,7 +98,6 @@ class NcclRank final : public Communicator {
     cudaStreamSynchronize(context_.stream);
     if (stage_ != nullptr) process_->Remove(stage_.get());
     process_->Remove(local_.get());
-    process_->Remove(&comm_);
   }
   NcclRank(const NcclRank&) = delete;
   NcclRank& operator=(const NcclRank&) = delete;
@@ -86,11 +108,10 @@ class NcclRank final : public Communicator {
 
   void AllReduce(const Tensor& rows) override {
     if (size() == 1 || process_->failed()) return;
-    const int64_t count = rows.NumElements(), element = SizeOf(rows.dtype);
+    const auto element = static_cast<int64_t>(SizeOf(rows.dtype));
+    const int64_t count = rows.NumElements();
     const bool one_exchange = rows.NumBytes() <= kOneExchangeBytes;
-    const int64_t most = one_exchange
-                             ? kOneExchangeBytes / element
-                             : (kScratchBytes / kAlign / size() - 1) * kAlign / element * size();
+    const int64_t most = one_exchange ? count : MostShared(element, size());
     for (int64_t begin = 0; begin < count; begin += most) {
       const Tensor piece = Elements(rows, begin, std::min(most, count - begin));
       one_exchange ? SumAll(piece) : SumShares(piece);
@@ -140,8 +161,6 @@ class NcclRank final : public Communicator {
   Status status() const override { return process_->status(); }
 
  private:
-  static constexpr int64_t kAlign = 16;
-
   static size_t BytesOf(const Tensor& rows) { return static_cast<size_t>(rows.NumBytes()); }
   static Tensor Elements(const Tensor& rows, int64_t begin, int64_t count) {
     const auto offset = begin * static_cast<int64_t>(SizeOf(rows.dtype));
@@ -185,7 +204,7 @@ class NcclRank final : public Communicator {
   }
   ReceivedParts PartsOf(const Tensor& own) const {
     return {.received = scratch_.data(),
-            .stride = CeilDiv(own.NumBytes(), kAlign) * kAlign,
+            .stride = Aligned(own.NumBytes()),
             .own = own.data,
             .rank = rank(),
             .size = size()};
@@ -204,7 +223,8 @@ class NcclRank final : public Communicator {
 
   // Each rank adds up one share of the rows.
   void SumShares(const Tensor& rows) {
-    const int64_t share = CeilDiv(CeilDiv(rows.NumElements(), size()), kAlign) * kAlign;
+    const int64_t share =
+        ShareOf(rows.NumElements(), static_cast<int64_t>(SizeOf(rows.dtype)), size());
     const auto share_of = [&](int rank) {
       const int64_t begin = std::min(rank * share, rows.NumElements());
       return Elements(rows, begin, std::min(share, rows.NumElements() - begin));
@@ -226,7 +246,7 @@ class NcclRank final : public Communicator {
   Communicator& processes_;
   const std::unique_ptr<Communicator> stage_;
   const Scratch scratch_;
-  NcclComm comm_;
+  NcclComm& comm_;
 };
 
 using Ranks = std::vector<std::unique_ptr<Communicator>>;

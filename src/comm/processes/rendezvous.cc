@@ -23,7 +23,7 @@ constexpr Nanos kLookTime = std::chrono::seconds(1);  // between looks at those 
 constexpr Nanos kRetryTime = std::chrono::milliseconds(100);
 constexpr Nanos kSayTime = std::chrono::seconds(10);
 constexpr uint64_t kMagic = 0x4b4e41526d656454;  // "TedmRANK"
-constexpr uint64_t kMaxHello = 1 << 16;
+constexpr uint64_t kMaxHello = 1 << 20;
 
 // What a connection is for. Of two ranks, the later one connects to the earlier.
 enum class Purpose : uint8_t { kLink, kTensors };
