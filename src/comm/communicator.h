@@ -37,8 +37,8 @@ class Communicator {
   // added up in fp32, in the order of the ranks, and rounded once.
   virtual void AllReduce(const Tensor& rows) = 0;
   // AllReduce of x.delta and Ops::AddNorm with the sum, in one kernel and with the bits of both;
-  // x.delta is void then. Returns false, and has done nothing, where there is no such kernel: on
-  // every rank alike.
+  // x.delta is not the sum then. Returns false, and has done nothing, where there is no such
+  // kernel: on every rank alike.
   virtual bool AllReduceAddNorm(const ops::NormedRows& /*x*/) { return false; }
   // The ranks' parts, side by side: part: [rows, n], all: [rows, columns]. Of the last parts what
   // would lie beyond `columns` is left out.

@@ -39,11 +39,9 @@ std::vector<std::string> DescribeLinks(const GpuLinks& links) {
   return lines;
 }
 
-std::optional<std::string> NcclVersion() {
-  const Result<const NcclLibrary*> nccl = NcclLibrary::Load();
-  if (!nccl.ok()) return std::nullopt;
-  const Result<std::string> version = (*nccl)->Version();
-  return version.ok() ? *version : "unknown";
+Result<std::string> NcclVersion() {
+  TANDEM_ASSIGN_OR_RETURN(const NcclLibrary* const nccl, NcclLibrary::Load());
+  return nccl->Version();
 }
 
 }  // namespace tandem

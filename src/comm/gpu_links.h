@@ -2,9 +2,10 @@
 // CUDA runtime and looks for a library; starts nothing on a GPU. Any thread.
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
+
+#include "base/status.h"
 
 namespace tandem {
 
@@ -29,7 +30,7 @@ GpuLinks ReadGpuLinks();
 // are no two GPUs a line that says so.
 std::vector<std::string> DescribeLinks(const GpuLinks& links);
 
-// "2.21.5" of the libnccl.so.2 that programs of this machine load; nothing when there is none.
-std::optional<std::string> NcclVersion();
+// "2.21.5" of the libnccl.so.2 that programs of this machine load; an error says why there is none.
+Result<std::string> NcclVersion();
 
 }  // namespace tandem

@@ -51,7 +51,7 @@ Result<std::string> NcclLibrary::Version() const {
 }
 
 Status NcclLibrary::StatusOf(int error, const char* what) const {
-  if (error == kSuccess || error == kInProgress) return {};
+  if (error == kSuccess) return {};
   return Unavailable(fmt::format("{}: NCCL: {}", what, error_string(error)));
 }
 

@@ -21,7 +21,6 @@ struct NcclLibrary {
   };
   // Every function returns kSuccess or an error, which error_string describes.
   static constexpr int kSuccess = 0;
-  static constexpr int kInProgress = 7;
   static constexpr int kBytes = 0;  // the type of elements, of which a call has a number
 
   int (*get_version)(int* version);
@@ -42,6 +41,15 @@ struct NcclLibrary {
   // The libnccl.so.2 that programs of this machine load; it stays for good, because its threads may
   // have started. FAILED_PRECONDITION without one, or when a function is missing. Any thread.
   static Result<const NcclLibrary*> Load();
+
+  // The calls of call(), which returns an error of NCCL, as one; the first error.
+  template <typename Call>
+  int Group(const Call& call) const {
+    const int started = group_start();
+    const int error = started == kSuccess ? call() : started;
+    const int ended = group_end();
+    return error == kSuccess ? ended : error;
+  }
 
   // "2.21.5".
   Result<std::string> Version() const;

@@ -258,8 +258,8 @@ struct ModelSpec {
   std::vector<int32_t> eos_ids;
 
   int64_t num_layers() const { return static_cast<int64_t>(layers.size()); }
-  // Rows of the embedding and of the head that this rank has, which begin with those of the ranks
-  // before it. Those of the last ranks may lie beyond the vocabulary, and are zeros.
+  // This rank's rows of the embedding and of the head. They follow those of the ranks before it;
+  // rows past the vocabulary are zeros.
   int64_t vocab_rows() const { return (vocab_size + place.ranks - 1) / place.ranks; }
   int64_t first_vocab_row() const { return place.rank * vocab_rows(); }
   bool has_latents() const;         // in any layer

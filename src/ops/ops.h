@@ -326,10 +326,10 @@ class Ops {
   virtual void NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns,
                          int64_t width, const Norm& norm) = 0;
 
-  // The two halves of a norm (kRms) of heads together that several ranks have equally many of. A
-  // row of sums, [num_rows, 2] fp32, becomes the sums of the squares of the rank's queries and of
-  // its keys. Once the ranks have added them up, both are normed in place by the means over
-  // `ranks` times the columns of `norms`.
+  // A norm (kRms) over heads of which several ranks hold equally many, in two steps. A row of
+  // sums, [num_rows, 2] fp32, becomes the sums of the squares of the rank's queries and of its
+  // keys. Once the ranks have added them up, both are normed in place by the means over `ranks`
+  // times the columns of `norms`.
   virtual void SumHeadSquares(const Tensor& qkv, const HeadNorms& norms, const Tensor& sums) = 0;
   virtual void NormHeadsBySums(const Tensor& qkv, const HeadNorms& norms, const Tensor& sums,
                                int ranks) = 0;

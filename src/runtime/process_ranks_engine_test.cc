@@ -151,7 +151,7 @@ class ProcessRanksEngineTest
   void SetUp() override {
     const ProcessSplit& split = std::get<1>(GetParam());
     if (!HasRanks(split.ranks.count())) GTEST_SKIP() << "not enough GPUs";
-    if (TestOnCuda() && !NcclVersion()) GTEST_SKIP() << "needs NCCL";
+    if (TestOnCuda() && !NcclVersion().ok()) GTEST_SKIP() << "needs NCCL";
   }
 };
 
@@ -202,7 +202,7 @@ class ProcessThatLeavesTest : public ::testing::TestWithParam<size_t> {
  protected:
   void SetUp() override {
     if (!HasRanks(split().ranks.count())) GTEST_SKIP() << "not enough GPUs";
-    if (TestOnCuda() && !NcclVersion()) GTEST_SKIP() << "needs NCCL";
+    if (TestOnCuda() && !NcclVersion().ok()) GTEST_SKIP() << "needs NCCL";
   }
   static ProcessSplit split() { return {{TestOnCuda() ? 1 : 2, 2}, 1}; }
   static size_t killed() { return TestOnCuda() ? 1 : GetParam(); }

@@ -206,6 +206,17 @@ class ProcessesTest(unittest.TestCase):
                     self.assertEqual(done.returncode, 2, done.stderr)
                     self.assertIn(named, done.stderr)
 
+    def test_a_process_that_should_use_a_gpu_and_has_none_waits_for_nobody(self):
+        done = subprocess.run(
+            [TANDEM, "run", "--device", "cuda", "--input_text", "x", "--num_processes", "2", "--process_rank", "0", "--leader_address", "unix:tandem-no-gpu"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env={**os.environ, "CUDA_VISIBLE_DEVICES": ""},
+        )
+        self.assertNotEqual(done.returncode, 0)
+        self.assertIn("--device: this process can use no GPU", done.stderr)
+
     def test_processes_meet_over_tcp_with_a_secret(self):
         with tempfile.TemporaryDirectory() as folder:
             secret = Path(folder) / "secret"

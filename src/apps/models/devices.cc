@@ -48,7 +48,7 @@ const BoundOptions<BackendOptions>& BackendOptionRows() {
            .meaning =
                "cpu, cuda or cuda:N; auto: the first GPU where there is one. Verbs with ranks take "
                "several between commas, as in cuda:1,cuda:2: one for each rank of all stages and "
-               "replicas",
+               "replicas, or of this process where there are several",
            .group = kMachine}),
       BindOption<BackendOptions, [](BackendOptions& o) -> auto& { return o.cuda.batch_invariant; }>(
           {.name = "batch_invariant",

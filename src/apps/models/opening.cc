@@ -333,6 +333,12 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
         "own, behind a gateway");
   }
   if (!joins) {
+    if (on_gpu && ranks.target == 0) {
+      LogWarning(
+          "--tensor_parallel_size: a plan without it takes a GPU for each of the {} processes; "
+          "machines of their own would use all of theirs",
+          world.size);
+    }
     ranks.target = RanksOfProcesses(world.size, ranks);
     TANDEM_ASSIGN_OR_RETURN(const int32_t places, NumPlaces(options.backend));
     // The ranks of the first of several machines, where this one has no room for all.
@@ -353,8 +359,9 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
   if (on_gpu && group.shares_engine()) {
     TANDEM_ASSIGN_OR_RETURN(const int32_t gpus, NumPlaces(options.backend));
     TANDEM_RETURN_IF_ERROR(TakeRanksOfGpus(gpus, world.size, group, ranks));
+  } else {
+    ranks.target = RanksOfProcesses(world.size, ranks);
   }
-  ranks.target = RanksOfProcesses(world.size, ranks);
   if (on_gpu) return shared.processes;
   ranks.first = group.rank;
   ranks.here = 1;
@@ -367,7 +374,7 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
 
 // Whether all processes opened the same models, in the same formats.
 Status CompareModels(const Opening& opening) {
-  const RankProcesses& processes = opening.processes->processes;
+  const RankProcesses& processes = opening.processes->peers;
   std::string text = opening.options.backend.cuda.batch_invariant ? "batch-invariant " : "";
   const auto add = [&](const Opened& opened, ModelIndex index) -> Status {
     const AskedFormat format = FormatOf(opening.options, index);

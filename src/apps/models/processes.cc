@@ -221,58 +221,56 @@ Result<std::unique_ptr<ProcessGroup>> JoinProcesses(RankWorld world, bool on_gpu
   group->index = waits ? -1 : static_cast<int32_t>(own - joined.with_ranks.begin());
   group->num_on_cores = joined.num_on_cores;
   group->index_on_cores = joined.index_on_cores;
-  group->processes.on_machine = joined.on_machine;
+  group->peers.on_machine = joined.on_machine;
   if (on_gpu && group->shares_engine()) {
-    const std::optional<std::string> nccl = NcclVersion();
+    const Result<std::string> nccl = NcclVersion();
     // Other GPUs would choose other kernels, whose results differ in their last bits.
-    TANDEM_RETURN_IF_ERROR(
-        AgreeOnText(gpus.front().kind, "the processes have GPUs of other kinds", all));
-    TANDEM_RETURN_IF_ERROR(
-        AgreeOnText(nccl.value_or("none"), "the processes have other versions of NCCL", all));
-    if (!nccl) {
-      return FailedPrecondition(
-          "no libnccl.so.2 can be loaded, which GPUs of several processes need: install NVIDIA's "
-          "package libnccl2, or start a server on each machine");
-    }
+    std::set<std::string> kinds;
+    for (const ops::CudaDevice& gpu : gpus) kinds.insert(gpu.kind);
+    TANDEM_RETURN_IF_ERROR(AgreeOnText(fmt::format("{}", fmt::join(kinds, ",")),
+                                       "the processes have different kinds of GPUs", all));
+    TANDEM_RETURN_IF_ERROR(AgreeOnText(nccl.ok() ? *nccl : "none",
+                                       "the processes have different versions of NCCL", all));
+    TANDEM_RETURN_IF_ERROR(nccl.status());
   }
   for (auto& link : all.links) {
     const bool works = !waits && has_ranks(link->peer());
-    (works ? group->processes.links : group->waiting).push_back(std::move(link));
+    (works ? group->peers.links : group->waiting).push_back(std::move(link));
   }
   if (!on_gpu) {
-    TANDEM_ASSIGN_OR_RETURN(group->isa, AgreeOnIsa(isa, group->processes));
+    TANDEM_ASSIGN_OR_RETURN(group->isa, AgreeOnIsa(isa, group->peers));
   }
-  if (group->shares_engine()) group->ranks = std::move(joined.ranks);
+  if (group->shares_engine()) group->communicator = std::move(joined.ranks);
   return group;
 }
 
 Status TakeRanksOfGpus(int32_t num_gpus, int32_t num_processes, const ProcessGroup& group,
                        RankOptions& ranks) {
-  const int32_t sharing = group.num_with_ranks;
+  const int32_t with_ranks = group.num_with_ranks;
   std::array<int64_t, 1> fewest = {num_gpus};
-  TANDEM_RETURN_IF_ERROR(TakeLeast(fewest, group.processes));
+  TANDEM_RETURN_IF_ERROR(TakeLeast(fewest, group.peers));
   if (ranks.target == 0) {
-    const bool each_has_some = num_processes == sharing;
-    const auto all = each_has_some ? static_cast<int32_t>(sharing * fewest[0]) : num_processes;
+    const bool each_has_some = num_processes == with_ranks;
+    const auto all = each_has_some ? static_cast<int32_t>(with_ranks * fewest[0]) : num_processes;
     ranks.target = std::max(all / ranks.stages, 1);
   }
-  TANDEM_RETURN_IF_ERROR(
-      AgreeOnText(fmt::format("{} {}", ranks.target, ranks.stages),
-                  "--tensor_parallel_size, --pipeline_parallel_size: other ones in other processes",
-                  group.processes));
-  if (ranks.count() % sharing != 0) {
+  TANDEM_RETURN_IF_ERROR(AgreeOnText(
+      fmt::format("{} {}", ranks.target, ranks.stages),
+      "--tensor_parallel_size and --pipeline_parallel_size must be the same in all processes",
+      group.peers));
+  if (ranks.count() % with_ranks != 0) {
     return InvalidArgument(fmt::format(
         "--tensor_parallel_size {}: {} ranks cannot be divided among {} processes with GPUs of "
         "their own",
-        ranks.target, ranks.count(), sharing));
+        ranks.target, ranks.count(), with_ranks));
   }
-  if (ranks.stages % sharing != 0 && sharing % ranks.stages != 0) {
+  if (ranks.stages % with_ranks != 0 && with_ranks % ranks.stages != 0) {
     return InvalidArgument(
         fmt::format("--pipeline_parallel_size {}: {} processes have GPUs of their own; a process "
                     "has whole stages, or a stage whole processes",
-                    ranks.stages, sharing));
+                    ranks.stages, with_ranks));
   }
-  ranks.here = ranks.count() / sharing;
+  ranks.here = ranks.count() / with_ranks;
   ranks.first = group.index * ranks.here;
   return {};
 }

@@ -45,8 +45,8 @@ struct ProcessGroup {
   int32_t num_with_ranks = 1;
   int32_t index = 0;
   // This process among those; null where there is one, and once an engine has it.
-  std::shared_ptr<Communicator> ranks;
-  RankProcesses processes;                         // likewise: without links where there is one
+  std::shared_ptr<Communicator> communicator;
+  RankProcesses peers;                             // likewise: without links where there is one
   std::vector<std::shared_ptr<RankLink>> waiting;  // to those that only wait; of one: to process 0
   // The processes on this one's cores, itself included, and how many of them come before it.
   int num_on_cores = 1;
@@ -58,8 +58,9 @@ struct ProcessGroup {
 };
 
 // Waits for the others, up to ten minutes. `isa`: the instruction set that this process was asked
-// to use. FAILED_PRECONDITION where some processes have a GPU and some have none, and without NCCL
-// where several have GPUs of their own.
+// to use. UNAVAILABLE where this process should use a GPU and can use none. FAILED_PRECONDITION
+// where some processes have a GPU and some have none, and, where several have GPUs of their own,
+// without NCCL, or with different kinds of GPUs or versions of NCCL.
 Result<std::unique_ptr<ProcessGroup>> JoinProcesses(RankWorld world, bool on_gpu,
                                                     const std::string& isa);
 

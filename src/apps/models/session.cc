@@ -101,10 +101,10 @@ Result<std::vector<std::shared_ptr<Communicator>>> CommunicatorsOf(const Session
   const int32_t stages = session.options.ranks.stages;
   if (!SharesEngine(session)) return MakeCommunicators(replica.backends, stages);
   ProcessGroup& group = *session.processes;
-  if (group.ranks == nullptr) {
+  if (group.communicator == nullptr) {
     return Unimplemented("--num_processes: several processes have one engine, and no second one");
   }
-  return MakeCommunicatorsOfProcesses(replica.backends, std::move(group.ranks), stages);
+  return MakeCommunicatorsOfProcesses(replica.backends, std::move(group.communicator), stages);
 }
 
 Result<std::vector<EngineRank>> RanksOf(const Session& session, const SessionReplica& replica) {
@@ -130,7 +130,7 @@ Status MakeEngine(Session& session, const EngineOptions& options) {
     places.push_back({.ranks = std::move(ranks), .turns = replica.turns});
   }
   const RankProcesses* const processes =
-      SharesEngine(session) ? &session.processes->processes : nullptr;
+      SharesEngine(session) ? &session.processes->peers : nullptr;
   TANDEM_ASSIGN_OR_RETURN(session.engine,
                           Replicas::Create(options, places, session.clock, processes));
   return {};
@@ -206,7 +206,7 @@ Status FollowSession(Session& session) {
   }
   TANDEM_ASSIGN_OR_RETURN(const std::vector<EngineRank> ranks,
                           RanksOf(session, session.replicas.front()));
-  return FollowEngine(session.options.engine, ranks, session.clock, group.processes);
+  return FollowEngine(session.options.engine, ranks, session.clock, group.peers);
 }
 
 }  // namespace tandem::apps

@@ -76,7 +76,7 @@ Status TakeFree(const Opening& opening, const std::vector<int64_t>& bytes,
     if (all > free) return refuse(all, free);
     const bool alone = opening.processes == nullptr;
     const int64_t sharing = alone ? std::ssize(ranks) * opening.options.replicas.count
-                                  : opening.processes->processes.on_machine;
+                                  : opening.processes->peers.on_machine;
     for (RankMemory& rank : ranks) rank.free_bytes = (free - all) / sharing;
     return {};
   }

@@ -94,7 +94,7 @@ Status Run(const OptionValues& values, Console& console) {
     console.Say(fmt::format("{:10} {}", title, line));
     title = "";
   }
-  f.nccl = NcclVersion();
+  if (const Result<std::string> nccl = NcclVersion(); nccl.ok()) f.nccl = *nccl;
   console.Say(fmt::format(
       "NCCL       {}; for a model over the GPUs of several machines: within one the sums "
       "of ranks are kernels of this program",

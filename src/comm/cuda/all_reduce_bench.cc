@@ -43,13 +43,15 @@ class Nccl {
     nccl->comms_.resize(static_cast<size_t>(gpus));
     NcclLibrary::UniqueId id;
     int error = nccl->library_->get_unique_id(&id);
-    nccl->library_->group_start();
-    for (int rank = 0; rank < gpus && error == NcclLibrary::kSuccess; ++rank) {
-      CheckCuda(cudaSetDevice(rank), "choosing the GPU");
-      error = nccl->library_->init_rank(&nccl->comms_[static_cast<size_t>(rank)], gpus, id, rank);
-    }
-    const int ended = nccl->library_->group_end();
-    if (error != NcclLibrary::kSuccess || ended != NcclLibrary::kSuccess) return nullptr;
+    if (error != NcclLibrary::kSuccess) return nullptr;
+    error = nccl->library_->Group([&] {
+      for (int rank = 0; rank < gpus && error == NcclLibrary::kSuccess; ++rank) {
+        CheckCuda(cudaSetDevice(rank), "choosing the GPU");
+        error = nccl->library_->init_rank(&nccl->comms_[static_cast<size_t>(rank)], gpus, id, rank);
+      }
+      return error;
+    });
+    if (error != NcclLibrary::kSuccess) return nullptr;
     return nccl;
   }
   void AllReduce(int rank, const Tensor& rows, cudaStream_t stream) const {

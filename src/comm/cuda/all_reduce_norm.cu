@@ -29,28 +29,28 @@ constexpr int64_t kBlockElements = int64_t{kThreads} * kElements;
 constexpr int64_t kMostElements = int64_t{kMaxBlockWarps} * kWarp * kElements;
 static_assert(2 * kThreads <= kLinesPerBlock, "a thread sends a piece in a round");
 
+__device__ float WarpSum(float value) {
+#pragma unroll
+  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(~0U, value, distance);
+  }
+  return value;
+}
+
 // The sum over the warps of all blocks of the cluster, in the order of BlockSum of one block that
 // has them all. `squares`: of a thread.
 __device__ float ClusterSum(float squares) {
   __shared__ float of_warp[kMaxBlockWarps];
   const auto cluster = cooperative_groups::this_cluster();
   const int lane = static_cast<int>(threadIdx.x) % kWarp;
-#pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    squares += __shfl_xor_sync(~0U, squares, distance);
-  }
+  squares = WarpSum(squares);
   constexpr int kBlockWarps = kThreads / kWarp;
   const auto blocks = static_cast<int>(cluster.num_blocks());
   const int warp =
       static_cast<int>(cluster.block_rank()) * kBlockWarps + static_cast<int>(threadIdx.x) / kWarp;
   if (lane < blocks) *cluster.map_shared_rank(&of_warp[warp], lane) = squares;
   cluster.sync();
-  float sum = lane < blocks * kBlockWarps ? of_warp[lane] : 0.0f;
-#pragma unroll
-  for (int distance = kWarp / 2; distance > 0; distance /= 2) {
-    sum += __shfl_xor_sync(~0U, sum, distance);
-  }
-  return sum;
+  return WarpSum(lane < blocks * kBlockWarps ? of_warp[lane] : 0.0f);
 }
 
 template <typename T, int kMost>

@@ -107,7 +107,9 @@ class CudaRanksTest : public testing::TestWithParam<std::pair<int, Way>> {
   void TearDown() override {
     gpus_.reset();
     const Status failure = ops::cuda::TakeFailure();
-    if (!may_lose_memory_) EXPECT_EQ(failure.message(), "");
+    if (!may_lose_memory_) {
+      EXPECT_EQ(failure.message(), "");
+    }
   }
 
   int size() const { return GetParam().first; }

@@ -5,6 +5,8 @@
 #include <memory>
 #include <thread>
 
+#include "base/mutex.h"
+
 namespace tandem::cuda_ranks {
 namespace {
 
@@ -30,9 +32,12 @@ class Connecting {
     done_.store(true, std::memory_order_release);
   }
   bool done() const { return done_.load(std::memory_order_acquire); }
-  // Ends what the GPUs wait for, if they do already. Any thread.
+  // Nobody waits for it any more: it uses no stream from then on, and the GPUs stop waiting.
+  // Another thread.
   void Abandon() {
-    if (!made_.load(std::memory_order_acquire)) return;
+    const MutexLock lock(mutex_);
+    abandoned_ = true;
+    if (!made_) return;
     for (const NcclLibrary::Comm comm : comms_) nccl_.abort(comm);
   }
   // When it is done.
@@ -48,7 +53,11 @@ class Connecting {
       return nccl_.init_rank(&comms_[i], size_, id_, first_ + static_cast<int>(i));
     });
     if (error != NcclLibrary::kSuccess) return error;
-    made_.store(true, std::memory_order_release);
+    {
+      const MutexLock lock(mutex_);
+      if (abandoned_) return error;
+      made_ = true;
+    }
     return Connect();
   }
 
@@ -88,13 +97,14 @@ class Connecting {
   // call(i) for each context, on its GPU and in one group of NCCL; the first error.
   template <typename Call>
   int Grouped(const Call& call) {
-    int error = nccl_.group_start();
-    for (size_t i = 0; i < contexts_.size() && error == NcclLibrary::kSuccess; ++i) {
-      CheckCuda(cudaSetDevice(contexts_[i].device), "choosing the GPU");
-      error = call(i);
-    }
-    const int ended = nccl_.group_end();
-    return error == NcclLibrary::kSuccess ? ended : error;
+    return nccl_.Group([&] {
+      int error = NcclLibrary::kSuccess;
+      for (size_t i = 0; i < contexts_.size() && error == NcclLibrary::kSuccess; ++i) {
+        CheckCuda(cudaSetDevice(contexts_[i].device), "choosing the GPU");
+        error = call(i);
+      }
+      return error;
+    });
   }
 
   const NcclLibrary& nccl_;
@@ -104,7 +114,9 @@ class Connecting {
   const std::vector<Context> contexts_;
   std::vector<NcclLibrary::Comm> comms_;
   int error_ = NcclLibrary::kSuccess;
-  std::atomic<bool> made_ = false;  // comms_
+  Mutex mutex_;
+  bool made_ TANDEM_GUARDED_BY(mutex_) = false;  // comms_, which do not change then
+  bool abandoned_ TANDEM_GUARDED_BY(mutex_) = false;
   std::atomic<bool> done_ = false;
 };
 

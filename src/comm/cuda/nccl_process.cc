@@ -41,10 +41,10 @@ void NcclComm::Abort(std::chrono::milliseconds after) {
   });
 }
 
-OwnProcess::OwnProcess(std::shared_ptr<Communicator> processes)
+NcclProcess::NcclProcess(std::shared_ptr<Communicator> processes)
     : processes_(std::move(processes)), thread_([this] { Watch(); }) {}
 
-OwnProcess::~OwnProcess() {
+NcclProcess::~NcclProcess() {
   {
     const MutexLock lock(mutex_);
     ends_ = true;
@@ -53,25 +53,25 @@ OwnProcess::~OwnProcess() {
   thread_.join();
 }
 
-NcclComm& OwnProcess::Own(const NcclLibrary& nccl, NcclLibrary::Comm comm) {
+NcclComm& NcclProcess::Adopt(const NcclLibrary& nccl, NcclLibrary::Comm comm) {
   const MutexLock lock(mutex_);
   NcclComm& own = *comms_.emplace_back(std::make_unique<NcclComm>(nccl, comm));
   if (failed()) own.Abort(kAtOnce);
   return own;
 }
-void OwnProcess::Add(Communicator* local) {
+void NcclProcess::Add(Communicator* local) {
   const MutexLock lock(mutex_);
   locals_.push_back(local);
   if (failed()) local->Fail(status_);
 }
-void OwnProcess::Remove(Communicator* local) {
+void NcclProcess::Remove(Communicator* local) {
   const MutexLock lock(mutex_);
   std::erase(locals_, local);
 }
 
-void OwnProcess::Fail(const Status& why) { Fail(why, kFarewell); }
+void NcclProcess::Fail(const Status& why) { Fail(why, kFarewell); }
 
-void OwnProcess::Fail(const Status& why, std::chrono::milliseconds abort_after) {
+void NcclProcess::Fail(const Status& why, std::chrono::milliseconds abort_after) {
   if (failing_.exchange(true)) return;  // also of what is told below
   const MutexLock lock(mutex_);
   status_ = why;
@@ -82,7 +82,7 @@ void OwnProcess::Fail(const Status& why, std::chrono::milliseconds abort_after) 
 }
 
 // A peer's kernels may end as soon as it has failed: whoever finds that asks here why.
-Status OwnProcess::status() {
+Status NcclProcess::status() {
   if (!failed()) {
     const Status found = processes_->status();
     if (!found.ok()) {
@@ -95,7 +95,7 @@ Status OwnProcess::status() {
 }
 
 // A process that has left, or a connection that is lost, is found whatever the ranks wait for.
-void OwnProcess::Watch() {
+void NcclProcess::Watch() {
   for (;;) {
     Status found;
     {

@@ -19,7 +19,7 @@ namespace tandem::cuda_ranks {
 class NcclComm {
  public:
   NcclComm(const NcclLibrary& nccl, NcclLibrary::Comm comm) : nccl_(nccl), comm_(comm) {}
-  // Waits until NCCL has ended it: whatever recorded calls of any rank of this process has been
+  // Waits until NCCL has ended it, which needs all graphs with calls of this process's ranks
   // destroyed.
   ~NcclComm();
   NcclComm(const NcclComm&) = delete;
@@ -54,15 +54,15 @@ class NcclComm {
 // What the ranks of this process share: the other processes, the first failure, and the
 // communicators of NCCL, which end together: NCCL may wait for the graphs of all of them when it
 // ends one.
-class OwnProcess {
+class NcclProcess {
  public:
-  explicit OwnProcess(std::shared_ptr<Communicator> processes);
-  ~OwnProcess();
-  OwnProcess(const OwnProcess&) = delete;
-  OwnProcess& operator=(const OwnProcess&) = delete;
+  explicit NcclProcess(std::shared_ptr<Communicator> processes);
+  ~NcclProcess();
+  NcclProcess(const NcclProcess&) = delete;
+  NcclProcess& operator=(const NcclProcess&) = delete;
 
   // Lives as long as this object. A failure aborts it.
-  NcclComm& Own(const NcclLibrary& nccl, NcclLibrary::Comm comm);
+  NcclComm& Adopt(const NcclLibrary& nccl, NcclLibrary::Comm comm);
   // A failure fails it too, until it is removed, which waits for a failure that is at it.
   void Add(Communicator* local);
   void Remove(Communicator* local);

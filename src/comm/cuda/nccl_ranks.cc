@@ -80,16 +80,16 @@ class NcclRank final : public Communicator {
   // `local`: the same rank among those of its process, for what lies in the host's memory.
   // `processes`: those of the ranks. `stage`: the same rank among those of its stage; null where
   // there is one.
-  NcclRank(std::shared_ptr<OwnProcess> process, const NcclLibrary& nccl, NcclLibrary::Comm comm,
-           const Place& place, const Context& context, std::shared_ptr<Communicator> local,
-           Communicator& processes, std::unique_ptr<Communicator> stage)
+  NcclRank(std::shared_ptr<NcclProcess> process, NcclComm& comm, const Place& place,
+           const Context& context, std::shared_ptr<Communicator> local, Communicator& processes,
+           std::unique_ptr<Communicator> stage)
       : process_(std::move(process)),
         context_(context),
         place_(place),
         local_(std::move(local)),
         processes_(processes),
         stage_(std::move(stage)),
-        comm_(process_->Own(nccl, comm)) {
+        comm_(comm) {
     process_->Add(local_.get());
     if (stage_ != nullptr) process_->Add(stage_.get());
   }
@@ -179,22 +179,23 @@ class NcclRank final : public Communicator {
   void Exchange(const Sent& sent, const Received& received) {
     const Status done =
         comm_.Do("an exchange", [&](const NcclLibrary& nccl, NcclLibrary::Comm comm) {
-          int error = nccl.group_start();
-          for (int peer = 0; peer < size(); ++peer) {
-            if (peer == rank()) continue;
-            const std::span<const std::byte> out = sent(peer);
-            const std::span<std::byte> in = received(peer);
-            if (error == NcclLibrary::kSuccess && !out.empty()) {
-              error = nccl.send(out.data(), out.size(), NcclLibrary::kBytes, peer, comm,
-                                context_.stream);
+          return nccl.Group([&] {
+            int error = NcclLibrary::kSuccess;
+            for (int peer = 0; peer < size() && error == NcclLibrary::kSuccess; ++peer) {
+              if (peer == rank()) continue;
+              const std::span<const std::byte> out = sent(peer);
+              const std::span<std::byte> in = received(peer);
+              if (!out.empty()) {
+                error = nccl.send(out.data(), out.size(), NcclLibrary::kBytes, peer, comm,
+                                  context_.stream);
+              }
+              if (!in.empty() && error == NcclLibrary::kSuccess) {
+                error = nccl.receive(in.data(), in.size(), NcclLibrary::kBytes, peer, comm,
+                                     context_.stream);
+              }
             }
-            if (error == NcclLibrary::kSuccess && !in.empty()) {
-              error = nccl.receive(in.data(), in.size(), NcclLibrary::kBytes, peer, comm,
-                                   context_.stream);
-            }
-          }
-          const int ended = nccl.group_end();
-          return error == NcclLibrary::kSuccess ? ended : error;
+            return error;
+          });
         });
     if (!done.ok()) Fail(done);
   }
@@ -210,12 +211,17 @@ class NcclRank final : public Communicator {
             .size = size()};
   }
 
+  // Where the part of a peer is received.
+  auto ScratchOf(const ReceivedParts& parts, const Tensor& own) const {
+    return [this, stride = parts.stride, bytes = BytesOf(own)](int peer) {
+      return std::span(scratch_.data() + peer * stride, bytes);
+    };
+  }
+
   // The rows of every rank, at every rank.
   ReceivedParts ExchangeAll(const Tensor& own) {
     const ReceivedParts parts = PartsOf(own);
-    Exchange(
-        [&](int) -> std::span<const std::byte> { return Span(own); },
-        [&](int peer) { return std::span(scratch_.data() + peer * parts.stride, BytesOf(own)); });
+    Exchange([&](int) -> std::span<const std::byte> { return Span(own); }, ScratchOf(parts, own));
     return parts;
   }
 
@@ -231,15 +237,14 @@ class NcclRank final : public Communicator {
     };
     const Tensor own = share_of(rank());
     const ReceivedParts parts = PartsOf(own);
-    Exchange(
-        [&](int peer) -> std::span<const std::byte> { return Span(share_of(peer)); },
-        [&](int peer) { return std::span(scratch_.data() + peer * parts.stride, BytesOf(own)); });
+    Exchange([&](int peer) -> std::span<const std::byte> { return Span(share_of(peer)); },
+             ScratchOf(parts, own));
     if (own.NumElements() > 0) EnqueueSum(context_, parts, own);
     Exchange([&](int) -> std::span<const std::byte> { return Span(own); },
              [&](int peer) { return Span(share_of(peer)); });
   }
 
-  const std::shared_ptr<OwnProcess> process_;
+  const std::shared_ptr<NcclProcess> process_;
   const Context context_;
   const Place place_;
   const std::shared_ptr<Communicator> local_;
@@ -251,36 +256,57 @@ class NcclRank final : public Communicator {
 
 using Ranks = std::vector<std::unique_ptr<Communicator>>;
 
+// The GPUs of this process, and what its ranks share.
+struct Here {
+  const NcclLibrary& nccl;
+  std::span<const Context> contexts;
+  std::shared_ptr<Communicator> processes;
+  std::shared_ptr<NcclProcess> process;
+  std::vector<std::shared_ptr<Communicator>> locals;  // of each rank
+};
+
+// The ranks of this process among `size` that `id` names, from rank `first` on. `processes`: those
+// of them; `stages`: of each rank, none where there is one stage.
+Result<Ranks> Connect(const Here& here, const NcclLibrary::UniqueId& id, int size, int first,
+                      Communicator& processes, Ranks stages) {
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<NcclLibrary::Comm> comms,
+                          ConnectNccl(here.nccl, id, size, first, here.contexts, *here.processes));
+  std::vector<NcclComm*> owned;
+  for (const NcclLibrary::Comm comm : comms) {
+    owned.push_back(&here.process->Adopt(here.nccl, comm));
+  }
+  Ranks ranks;
+  for (size_t i = 0; i < owned.size(); ++i) {
+    const Context& context = here.contexts[i];
+    CheckCuda(cudaSetDevice(context.device), "choosing the GPU");
+    const auto local = static_cast<int>(i);
+    ranks.push_back(std::make_unique<NcclRank>(
+        here.process, *owned[i], Place{first + local, size, local}, context, here.locals[i],
+        processes, stages.empty() ? nullptr : std::move(stages[i])));
+  }
+  TANDEM_RETURN_IF_ERROR(ops::cuda::TakeFailure());
+  return ranks;
+}
+
 // The ranks of this process among those of their stages; none where there is one stage.
-Result<Ranks> MakeStages(const NcclLibrary& nccl, std::span<const Context> contexts,
-                         const std::shared_ptr<Communicator>& processes, int stages,
-                         std::span<const NcclLibrary::UniqueId> ids,
-                         const std::vector<std::shared_ptr<Communicator>>& locals,
-                         const std::shared_ptr<OwnProcess>& process) {
+Result<Ranks> MakeStages(const Here& here, int stages, std::span<const NcclLibrary::UniqueId> ids) {
   Ranks ranks;
   if (stages == 1) return ranks;
-  const auto here = static_cast<int>(contexts.size());
-  const int of_stage = processes->size() * here / stages;
-  if (of_stage <= here) {
-    for (int first = 0; first < here; first += of_stage) {
-      const auto own = contexts.subspan(static_cast<size_t>(first), static_cast<size_t>(of_stage));
-      StreamRanksOptions options;
-      options.on_failure = [process](const Status& why) { process->Fail(why); };
-      TANDEM_ASSIGN_OR_RETURN(Ranks stage, MakeStreamRanks(own, options));
-      std::ranges::move(stage, std::back_inserter(ranks));
-    }
-    return ranks;
+  const auto count = static_cast<int>(here.contexts.size());
+  const int of_stage = here.processes->size() * count / stages;
+  if (of_stage > count) {
+    const int first = here.processes->rank() * count;
+    return Connect(here, ids[static_cast<size_t>(first / of_stage)], of_stage, first % of_stage,
+                   here.processes->stage(), {});
   }
-  const int first = processes->rank() * here;
-  const auto& id = ids[static_cast<size_t>(first / of_stage)];
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<NcclLibrary::Comm> comms,
-                          ConnectNccl(nccl, id, of_stage, first % of_stage, contexts, *processes));
-  for (int i = 0; i < here; ++i) {
-    const auto at = static_cast<size_t>(i);
-    CheckCuda(cudaSetDevice(contexts[at].device), "choosing the GPU");
-    ranks.push_back(std::make_unique<NcclRank>(
-        process, nccl, comms[at], Place{first % of_stage + i, of_stage, i}, contexts[at],
-        locals[at], processes->stage(), nullptr));
+  StreamRanksOptions options;
+  options.on_failure = [process = here.process](const Status& why) { process->Fail(why); };
+  for (int first = 0; first < count; first += of_stage) {
+    TANDEM_ASSIGN_OR_RETURN(Ranks stage,
+                            MakeStreamRanks(here.contexts.subspan(static_cast<size_t>(first),
+                                                                  static_cast<size_t>(of_stage)),
+                                            options));
+    std::ranges::move(stage, std::back_inserter(ranks));
   }
   return ranks;
 }
@@ -288,8 +314,8 @@ Result<Ranks> MakeStages(const NcclLibrary& nccl, std::span<const Context> conte
 Result<Ranks> Make(std::span<const Context> contexts,
                    const std::shared_ptr<Communicator>& processes, int stages) {
   TANDEM_ASSIGN_OR_RETURN(const NcclLibrary* const nccl, NcclLibrary::Load());
-  const auto here = static_cast<int>(contexts.size());
-  const int size = processes->size() * here;
+  const auto count = static_cast<int>(contexts.size());
+  const int size = processes->size() * count;
   TANDEM_CHECK(stages >= 1 && size % stages == 0, "stages with different numbers of ranks");
   const CurrentGpu restored;
   // That of all ranks, then those of the stages.
@@ -306,24 +332,15 @@ Result<Ranks> Make(std::span<const Context> contexts,
     CheckCuda(cudaSetDevice(context.device), "choosing the GPU");
     LoadReceivedParts();
   }
-  const int first = processes->rank() * here;
-  TANDEM_ASSIGN_OR_RETURN(const std::vector<NcclLibrary::Comm> comms,
-                          ConnectNccl(*nccl, ids.front(), size, first, contexts, *processes));
-  const auto process = std::make_shared<OwnProcess>(processes);
-  std::vector<std::shared_ptr<Communicator>> locals;
-  for (auto& local : MakeInProcessRanks(here)) locals.push_back(std::move(local));
-  TANDEM_ASSIGN_OR_RETURN(Ranks of_stages, MakeStages(*nccl, contexts, processes, stages,
-                                                      std::span(ids).subspan(1), locals, process));
-  Ranks ranks;
-  for (int i = 0; i < here; ++i) {
-    const auto at = static_cast<size_t>(i);
-    CheckCuda(cudaSetDevice(contexts[at].device), "choosing the GPU");
-    ranks.push_back(std::make_unique<NcclRank>(
-        process, *nccl, comms[at], Place{first + i, size, i}, contexts[at], locals[at], *processes,
-        of_stages.empty() ? nullptr : std::move(of_stages[at])));
-  }
-  TANDEM_RETURN_IF_ERROR(ops::cuda::TakeFailure());
-  return ranks;
+  Here here = {.nccl = *nccl,
+               .contexts = contexts,
+               .processes = processes,
+               .process = std::make_shared<NcclProcess>(processes),
+               .locals = {}};
+  for (auto& local : MakeInProcessRanks(count)) here.locals.push_back(std::move(local));
+  TANDEM_ASSIGN_OR_RETURN(Ranks of_stages, MakeStages(here, stages, std::span(ids).subspan(1)));
+  return Connect(here, ids.front(), size, processes->rank() * count, *processes,
+                 std::move(of_stages));
 }
 
 }  // namespace

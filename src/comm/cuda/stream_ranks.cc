@@ -187,7 +187,7 @@ class StreamRank final : public Communicator {
       EnqueueTwoShot(context_, links_, rows);
     }
   }
-  // While a step is bound by the number of its kernels; larger sums take other ways.
+  // Only for one-shot sizes: a small step is bound by its number of kernels.
   bool AllReduceAddNorm(const ops::NormedRows& x) override {
     if (size() == 1 || x.delta.NumElements() == 0 || x.delta.NumBytes() > one_shot_bytes_) {
       return false;

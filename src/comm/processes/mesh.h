@@ -36,7 +36,7 @@ class Mesh {
 
   // The first call counts; the others find the connections ended. Any thread.
   void Fail(const Status& why);
-  // The first failure; a rank that has left is looked for.
+  // The first failure; a rank that has left is looked for. Any thread.
   Status Look();
 
  private:

@@ -29,13 +29,14 @@ struct RankWorld {
 struct JoinedRanks {
   // The processes that have ranks, by their numbers in the world, 0 first.
   std::vector<int> with_ranks;
-  // This process among those; null if it only waits. In the world's stages if those divide them.
+  // This process among those; null if it only waits. In the world's stages if those divide the
+  // processes with ranks, otherwise in one.
   std::unique_ptr<Communicator> ranks;
   // Of rank 0: to all others, in their order; of another: to rank 0.
   std::vector<std::unique_ptr<RankLink>> links;
-  int on_machine = 1;  // ranks of the same machine, this one included
-  // The ranks that run on the same cores of the same machine, this one included, and how many of
-  // them come before it.
+  int on_machine = 1;  // processes of the same machine, this one included
+  // The processes that run on the same cores of the same machine, this one included, and how many
+  // of them come before it.
   int num_on_cores = 1;
   int index_on_cores = 0;
 };

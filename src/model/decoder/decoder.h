@@ -74,7 +74,8 @@ class Decoder {
           Communicator* ranks);
   // What every rank of the stage adds to the stream becomes what all of them add.
   void SumOverRanks(const Tensor& delta);
-  // The same of x.delta, and what the block after it takes: in one kernel where the ranks have one.
+  // Sums x.delta over the stage's ranks and returns the next block's input, which is normed already
+  // where one kernel does both.
   BlockInput SumAndNorm(const ops::NormedRows& x);
   // The sum that the last layer has left to the norm of the next one.
   void SettleSum(const ops::BatchView& batch);
@@ -97,7 +98,7 @@ class Decoder {
   Workspace workspace_;
   int32_t max_rows_ = 0;
   int32_t max_logits_rows_ = 0;
-  bool owes_sum_ = false;  // within a pass
+  bool owes_sum_ = false;  // within a pass: `delta` still lacks its sum over the ranks
 };
 
 }  // namespace tandem

@@ -13,6 +13,7 @@ namespace tandem {
 
 class DrawnHash {
  public:
+  // The one before has been taken: the leader lands a step only then.
   void Put(uint64_t hash) {
     const MutexLock lock(mutex_);
     hash_ = hash;

@@ -18,7 +18,7 @@ class OtherRank {
   // Ends the rank's part of the engine and waits until it runs nothing any more. Ranks read each
   // other's memory, so all are ended before one is destroyed. Only the first call counts.
   virtual void End() = 0;
-  // Ends what Send waits for, where that may be for good. Any thread.
+  // Unblocks a Send that may wait for ever. Any thread.
   virtual void Abandon() {}
   // Waits until the rank has landed the oldest step whose hash nobody has taken, and returns that
   // (HashOf); empty when the rank has failed.
