@@ -35,8 +35,6 @@ struct NcclLibrary {
   int (*receive)(void* to, size_t count, int type, int peer, Comm comm, Stream stream);
   int (*broadcast)(const void* from, void* to, size_t count, int type, int root, Comm comm,
                    Stream stream);
-  int (*all_reduce)(const void* from, void* to, size_t count, int type, int op, Comm comm,
-                    Stream stream);
 
   // The libnccl.so.2 that programs of this machine load; it stays for good, because its threads may
   // have started. FAILED_PRECONDITION without one, or when a function is missing. Any thread.

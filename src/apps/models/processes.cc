@@ -78,11 +78,9 @@ Launched LaunchedBy(const Environ& environ) {
   return {};
 }
 
-bool IsUnix(std::string_view address) { return address.starts_with("unix:"); }
-
 // With the port, if it has none. An address of IPv6 is in brackets.
 std::string WithPort(const std::string& address) {
-  if (IsUnix(address) || address.find(':', address.rfind(']') + 1) != std::string::npos) {
+  if (IsUnixAddress(address) || address.find(':', address.rfind(']') + 1) != std::string::npos) {
     return address;
   }
   return fmt::format("{}:{}", address, kPort);
@@ -187,7 +185,7 @@ Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ)
     }
   }
   // Of a Unix socket the system tells who comes.
-  if (world.secret.empty() && !IsUnix(world.address)) {
+  if (world.secret.empty() && !IsUnixAddress(world.address)) {
     return InvalidArgument(fmt::format(
         "--rank_secret_file: processes that meet at {} need a secret, because others could come "
         "there too",

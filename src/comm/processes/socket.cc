@@ -28,8 +28,6 @@ constexpr int kSilenceSeconds = 3;
 // either, although its machine is there: it gets as long as a step may take.
 constexpr int kUntakenSeconds = 30;
 
-bool IsUnix(std::string_view address) { return address.starts_with(kUnix); }
-
 std::string ErrorText(int error) { return std::strerror(error); }  // NOLINT(concurrency-mt-unsafe)
 
 // An address in the system's form.
@@ -86,7 +84,7 @@ Result<std::vector<Endpoint>> TcpEndpoints(const std::string& address, bool to_l
 }
 
 Result<std::vector<Endpoint>> EndpointsOf(const std::string& address, bool to_listen) {
-  if (!IsUnix(address)) return TcpEndpoints(address, to_listen);
+  if (!IsUnixAddress(address)) return TcpEndpoints(address, to_listen);
   TANDEM_ASSIGN_OR_RETURN(const Endpoint endpoint,
                           UnixEndpoint(std::string_view(address).substr(kUnix.size())));
   return std::vector<Endpoint>{endpoint};
@@ -142,6 +140,8 @@ Nanos Until(Nanos timeout) {
 
 }  // namespace
 
+bool IsUnixAddress(std::string_view address) { return address.starts_with(kUnix); }
+
 Socket::~Socket() {
   if (fd_ >= 0) ::close(fd_);
 }
@@ -193,7 +193,7 @@ Result<Socket> ConnectTo(const std::string& address) {
   for (const Endpoint& endpoint : endpoints) {
     Socket socket = Open(endpoint);
     if (socket.is_open() && ::connect(socket.fd(), endpoint.plain(), endpoint.size) == 0) {
-      if (IsUnix(address) && !IsOwnUser(socket)) {
+      if (IsUnixAddress(address) && !IsOwnUser(socket)) {
         return Status(Code::kUnauthenticated, address + ": a process of another user is there");
       }
       Tune(socket);
@@ -221,7 +221,7 @@ Result<Listener> Listener::Bind(const std::string& address) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<Endpoint> endpoints,
                           EndpointsOf(address, /*to_listen=*/true));
   Listener listener;
-  listener.is_unix_ = IsUnix(address);
+  listener.is_unix_ = IsUnixAddress(address);
   int error = EADDRNOTAVAIL;
   for (const Endpoint& endpoint : endpoints) {
     Socket socket = Open(endpoint);

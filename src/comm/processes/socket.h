@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/clock.h"
@@ -43,6 +44,9 @@ Status ReceiveAll(const Socket& socket, std::span<std::byte> bytes, Nanos timeou
 // "HOST:PORT", "[::1]:PORT", or "unix:NAME". UNAVAILABLE when nobody listens there,
 // UNAUTHENTICATED when another user listens at a Unix socket.
 Result<Socket> ConnectTo(const std::string& address);
+
+// Whether it is an address within the machine, where the system tells who connects.
+bool IsUnixAddress(std::string_view address);
 
 // The name that this side of a connection has: "127.0.0.1", "[::1]", "unix:". Others reach this
 // machine under it.
