@@ -252,7 +252,7 @@ TEST(ProcessesWithOtherOptionsTest, AreRefusedOnBothSides) {
   const auto engine =
       processes.Start(Options(), [](EngineOptions& others) { others.max_batch_size = 3; });
   EXPECT_EQ(engine.status().code(), Code::kFailedPrecondition);
-  EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("the same command line"));
+  EXPECT_THAT(engine.status().message(), ::testing::HasSubstr("--max_batch_size is not the same"));
   processes.Join();
   EXPECT_EQ(processes.ended(1).code(), Code::kFailedPrecondition);
 }

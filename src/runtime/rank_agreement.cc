@@ -26,6 +26,11 @@ Status ReceiveValues(RankLink& link, RankMessage& message, std::vector<int64_t>&
       fmt::format("rank {} was started with another program or verb", link.peer()));
 }
 
+// Whose negative is a value too.
+int64_t HashOf(std::string_view text) {
+  return static_cast<int64_t>(Hash64(std::as_bytes(std::span(text)), 0) >> 1);
+}
+
 std::string DescribeModel(const ModelSpec& spec) {
   return fmt::format("{} {} {} {} {} {} {}", spec.family, spec.architecture, spec.vocab_size,
                      spec.hidden_size, static_cast<int>(spec.dtype), spec.max_positions,
@@ -56,7 +61,7 @@ Status TakeLeast(std::span<int64_t> values, const RankProcesses& processes) {
 
 Status AgreeOnText(std::string_view text, std::string_view otherwise,
                    const RankProcesses& processes) {
-  const auto hash = static_cast<int64_t>(Hash64(std::as_bytes(std::span(text)), 0) >> 1);
+  const int64_t hash = HashOf(text);
   // The least and, of the negative, the greatest: equal where all are.
   std::array<int64_t, 2> values = {hash, -hash};
   TANDEM_RETURN_IF_ERROR(TakeLeast(values, processes));
@@ -68,18 +73,42 @@ Status AgreeOnPlan(const EnginePlan& plan, const ModelSpec& target, const ModelS
   const EngineOptions& options = plan.options;
   const SchedulerLimits& limits = plan.limits;
   const auto kv = options.kv_cache_dtype;
-  return AgreeOnText(
-      fmt::format("{}|{}|{} {} {} {} {} {} {} {} {} {} {} {} {} {} {} {}", DescribeModel(target),
-                  draft == nullptr ? "" : DescribeModel(*draft), options.max_batch_size,
-                  options.max_num_tokens, options.max_seq_len, options.max_draft_len,
-                  options.block_tokens, options.lookup_ngram, options.draft_forced,
-                  options.ratio_acceptance, static_cast<int>(options.draft_mode),
-                  static_cast<int>(options.executor), limits.max_launched, limits.max_logits_rows,
-                  limits.max_sent_drafts, plan.memory.num_window_blocks, plan.memory.window_tokens,
-                  kv ? static_cast<int>(*kv) : -1),
-      "the processes of the model were started with other models or options: give all of them the "
-      "same command line",
-      processes);
+  struct Field {
+    std::string_view name;  // for people
+    int64_t value;
+  };
+  const std::array fields = {
+      Field{"the target", HashOf(DescribeModel(target))},
+      Field{"the draft", draft == nullptr ? 0 : HashOf(DescribeModel(*draft))},
+      Field{"--max_batch_size", options.max_batch_size},
+      Field{"--max_num_tokens", options.max_num_tokens},
+      Field{"--max_seq_len", options.max_seq_len},
+      Field{"--max_draft_len", options.max_draft_len},
+      Field{"--tokens_per_block", options.block_tokens},
+      Field{"--kv_cache_dtype", kv ? static_cast<int>(*kv) : -1},
+      Field{"--lookup_ngram", options.lookup_ngram},
+      Field{"--draft_forced", options.draft_forced ? 1 : 0},
+      Field{"--use_draft_logits", options.ratio_acceptance ? 1 : 0},
+      Field{"how drafts are made", static_cast<int>(options.draft_mode)},
+      Field{"the executor", static_cast<int>(options.executor)},
+      Field{"--steps_in_flight", limits.max_launched},
+      Field{"the rows of logits of a step", limits.max_logits_rows},
+      Field{"the drafts of clients in a step", limits.max_sent_drafts},
+      Field{"the blocks of attention windows", plan.memory.num_window_blocks},
+      Field{"the length of attention windows", plan.memory.window_tokens},
+  };
+  // The least and, of the negative, the greatest: equal where all are.
+  std::vector<int64_t> values;
+  for (const Field& field : fields) values.insert(values.end(), {field.value, -field.value});
+  TANDEM_RETURN_IF_ERROR(TakeLeast(values, processes));
+  for (size_t i = 0; i < fields.size(); ++i) {
+    if (values[2 * i] == -values[2 * i + 1]) continue;
+    return FailedPrecondition(
+        fmt::format("{} is not the same in all processes of the model: give all of them the same "
+                    "command line",
+                    fields[i].name));
+  }
+  return {};
 }
 
 }  // namespace tandem

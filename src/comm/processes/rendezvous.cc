@@ -221,9 +221,12 @@ class Joining {
       if (listener.ok()) return listener;
       if (listener.status().code() == Code::kFailedPrecondition) {
         return listener.status().Annotate(
-            "process 0 must run where --leader_address is, and alone there");
+            "process 0 must run where --leader_address is, and alone there: see --process_rank of "
+            "the "
+            "others");
       }
       if (listener.status().code() != Code::kUnavailable || clock_.Now() >= end_) return listener;
+      Say("waiting for the address of rank 0", listener.status());
       std::this_thread::sleep_for(kRetryTime);
     }
   }
@@ -347,12 +350,16 @@ class Joining {
         return DeadlineExceeded(
             fmt::format("rank {} did not come: {}", rank, socket.status().message()));
       }
-      if (clock_.Now() >= say_) {
-        LogWarning("waiting for rank {}: {}", rank, socket.status().message());
-        say_ = clock_.Now() + kSayTime;
-      }
+      Say(fmt::format("waiting for rank {}", rank), socket.status());
       std::this_thread::sleep_for(kRetryTime);
     }
+  }
+
+  // Now and then.
+  void Say(const std::string& what, const Status& why) {
+    if (clock_.Now() < say_) return;
+    LogWarning("{}: {}", what, why.message());
+    say_ = clock_.Now() + kSayTime;
   }
 
   const RankWorld& world_;
