@@ -40,7 +40,7 @@ class FamiliesRanksTest : public ::testing::TestWithParam<std::string> {
   // The logits of each rank.
   std::vector<Logits> Run(const Ranks& split, const FamilyCase& one, DType dtype, size_t step) {
     const int size = split.ranks * split.stages;
-    const auto comms = MakeInProcessRanks(size, split.stages);
+    const auto comms = MakeInProcessRanks(size, {.count = split.stages});
     std::vector<Logits> logits(static_cast<size_t>(size));
     std::vector<std::thread> threads;
     for (int rank = 0; rank < size; ++rank) {

@@ -34,7 +34,7 @@ class QuantizedRanksTest : public ::testing::TestWithParam<std::pair<const char*
     return DecoderTestDriver(*weights, *backend, count, {}, &comm).Feed(tokens);
   }
   std::vector<Logits> Run(int stages, const std::vector<int32_t>& tokens) {
-    const auto comms = MakeInProcessRanks(stages, stages);
+    const auto comms = MakeInProcessRanks(stages, {.count = stages});
     std::vector<Logits> logits(comms.size());
     std::vector<std::thread> threads;
     for (size_t rank = 0; rank < comms.size(); ++rank) {

@@ -25,7 +25,8 @@ class Communicator {
   virtual ~Communicator() = default;
 
   // 0 leads. Where the model is split into stages of layers, the ranks of the first stage come
-  // first, then those of the next: rank = stage * ranks of a stage + rank in the stage.
+  // first, then those of the next: rank = stage * ranks of a stage + rank in the stage. Ranks that
+  // have a model of their own come last, as one more stage (Stages).
   virtual int rank() const = 0;
   virtual int size() const = 0;
   // The ranks of this one's stage among themselves, as rank 0, 1, ... there; itself where there is
@@ -43,8 +44,6 @@ class Communicator {
   // The ranks' parts, side by side: part: [rows, n], all: [rows, columns]. Of the last parts what
   // would lie beyond `columns` is left out.
   virtual void GatherColumns(const Tensor& part, const Tensor& all) = 0;
-  // The rows of rank `from` overwrite those of all others.
-  virtual void BroadcastRows(const Tensor& rows, int from) = 0;
 
   // From one rank to another one. A Send is met by a Receive of rows of the same shape and type;
   // the calls between two ranks have the same order on both. Either may wait for the other, even

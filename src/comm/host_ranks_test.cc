@@ -9,6 +9,7 @@
 
 #include "comm/in_process.h"
 #include "comm/testing/join_in_threads.h"
+#include "comm/testing/send_to_all.h"
 #include "tensor/buffer.h"
 #include "tensor/convert.h"
 
@@ -17,7 +18,8 @@ namespace {
 
 enum class Kind : uint8_t { kThreads, kProcesses };
 
-std::vector<std::unique_ptr<Communicator>> MakeRanks(Kind kind, int size, int stages = 1) {
+std::vector<std::unique_ptr<Communicator>> MakeRanks(Kind kind, int size,
+                                                     const Stages& stages = {}) {
   if (kind == Kind::kThreads) return MakeInProcessRanks(size, stages);
   std::vector<std::unique_ptr<Communicator>> ranks;
   for (JoinedRanks& joined : JoinInThreads(size, stages)) ranks.push_back(std::move(joined.ranks));
@@ -31,9 +33,10 @@ class HostRanksTest : public testing::TestWithParam<std::tuple<Kind, int>> {
 
   // Runs the ranks, each on a thread of its own.
   void RunRanks(const std::function<void(Communicator&)>& rank) const {
-    RunRanks(size(), /*stages=*/1, rank);
+    RunRanks(size(), {}, rank);
   }
-  void RunRanks(int size, int stages, const std::function<void(Communicator&)>& rank) const {
+  void RunRanks(int size, const Stages& stages,
+                const std::function<void(Communicator&)>& rank) const {
     const auto ranks = MakeRanks(kind(), size, stages);
     std::vector<std::thread> threads;
     for (const auto& one : ranks) threads.emplace_back([&rank, &one] { rank(*one); });
@@ -119,7 +122,7 @@ TEST_P(HostRanksTest, EveryRankGetsTheRowsOfAnyOne) {
   RunRanks([](Communicator& comm) {
     for (int from = 0; from < comm.size(); ++from) {
       std::vector<float> rows(70, static_cast<float>(comm.rank()));
-      comm.BroadcastRows({rows.data(), DType::kF32, {7, 10}, {}}, from);
+      SendToAll(comm, {rows.data(), DType::kF32, {7, 10}, {}}, from);
       EXPECT_EQ(rows, std::vector<float>(70, static_cast<float>(from)));
     }
   });
@@ -204,7 +207,7 @@ INSTANTIATE_TEST_SUITE_P(Sizes, HostRanksTest,
 class HostStagesTest : public HostRanksTest {};
 
 TEST_P(HostStagesTest, SumsAndPartsAreThoseOfAStage) {
-  RunRanks(6, /*stages=*/3, [](Communicator& comm) {
+  RunRanks(6, {.count = 3}, [](Communicator& comm) {
     Communicator& stage = comm.stage();
     EXPECT_EQ(stage.size(), 2);
     EXPECT_EQ(stage.rank(), comm.rank() % 2);
@@ -223,13 +226,13 @@ TEST_P(HostStagesTest, SumsAndPartsAreThoseOfAStage) {
     if (comm.rank() >= 2) comm.Receive(view, comm.rank() - 2);
     EXPECT_EQ(row, static_cast<float>(stage.rank()));
     if (comm.rank() < 4) comm.Send(view, comm.rank() + 2);
-    comm.BroadcastRows(view, 5);
+    SendToAll(comm, view, 5);
     EXPECT_EQ(row, 1.0f);
   });
 }
 
 TEST_P(HostStagesTest, ARankThatFailsEndsTheWaitsOfOtherStages) {
-  RunRanks(4, /*stages=*/2, [this](Communicator& comm) {
+  RunRanks(4, {.count = 2}, [this](Communicator& comm) {
     float value = 1.0f;
     const Tensor row{&value, DType::kF32, {1, 1}, {}};
     if (comm.rank() == 1) return comm.stage().Fail(Unavailable("the device is lost"));
@@ -242,7 +245,7 @@ TEST_P(HostStagesTest, ARankThatFailsEndsTheWaitsOfOtherStages) {
 }
 
 TEST_P(HostStagesTest, ARankThatLeavesIsNamedByItsNumberAmongAll) {
-  auto ranks = MakeRanks(kind(), 4, 2);
+  auto ranks = MakeRanks(kind(), 4, {.count = 2});
   ranks[3].reset();
   // A process sees it at the next meeting.
   float row = 1.0f;

@@ -72,15 +72,12 @@ class InProcessRank final : public Communicator {
     meeting_.Meet();
   }
 
-  void BroadcastRows(const Tensor& rows, int from) override {
-    meeting_.tensor(rank_) = rows;
-    if (!meeting_.Meet()) return;
-    if (rank_ != from) Copy(meeting_.tensor(from), rows);
-    meeting_.Meet();
-  }
   void Broadcast(std::span<std::byte> bytes) override {
     const Shape shape{static_cast<int64_t>(bytes.size())};
-    BroadcastRows({bytes.data(), DType::kU8, shape, {}}, 0);
+    meeting_.tensor(rank_) = {bytes.data(), DType::kU8, shape, {}};
+    if (!meeting_.Meet()) return;
+    if (rank_ != 0) Copy(meeting_.tensor(0), meeting_.tensor(rank_));
+    meeting_.Meet();
   }
 
   // Returns when the other one has copied the rows.
@@ -113,16 +110,17 @@ class InProcessRank final : public Communicator {
 
 }  // namespace
 
-std::vector<std::unique_ptr<Communicator>> MakeInProcessRanks(int size, int stages) {
-  TANDEM_CHECK(stages >= 1 && size % stages == 0, "stages with different numbers of ranks");
+std::vector<std::unique_ptr<Communicator>> MakeInProcessRanks(int size, const Stages& stages) {
+  TANDEM_CHECK(stages.Divide(size), "stages with different numbers of ranks");
   const auto failure = std::make_shared<SharedFailure>();
   const auto all = std::make_shared<Group>(size, failure);
-  const int of_stage = size / stages;
   std::vector<std::unique_ptr<Communicator>> ranks;
   std::shared_ptr<Group> group;
   for (int rank = 0; rank < size; ++rank) {
-    if (rank % of_stage == 0) group = std::make_shared<Group>(of_stage, failure);
-    auto stage = stages == 1 ? nullptr : std::make_unique<InProcessRank>(group, rank % of_stage);
+    const Stages::Range own = stages.Of(rank, size);
+    if (rank == own.first) group = std::make_shared<Group>(own.size, failure);
+    auto stage =
+        stages.IsOne() ? nullptr : std::make_unique<InProcessRank>(group, rank - own.first);
     ranks.push_back(std::make_unique<InProcessRank>(all, rank, std::move(stage)));
   }
   return ranks;

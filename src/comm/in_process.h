@@ -5,11 +5,12 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/stages.h"
 
 namespace tandem {
 
-// One for each rank, in `stages` stages of equally many. They may be destroyed in any order; a rank
-// whose communicator is destroyed has left.
-std::vector<std::unique_ptr<Communicator>> MakeInProcessRanks(int size, int stages = 1);
+// One for each rank. They may be destroyed in any order; a rank whose communicator is destroyed has
+// left.
+std::vector<std::unique_ptr<Communicator>> MakeInProcessRanks(int size, const Stages& stages = {});
 
 }  // namespace tandem

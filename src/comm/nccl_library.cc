@@ -29,7 +29,6 @@ Result<NcclLibrary> LoadOnce() {
   load(nccl.group_end, "ncclGroupEnd");
   load(nccl.send, "ncclSend");
   load(nccl.receive, "ncclRecv");
-  load(nccl.broadcast, "ncclBroadcast");
   if (missing.empty()) return nccl;
   return FailedPrecondition(
       fmt::format("libnccl.so.2 has no {}: version 2.7 or later is needed", missing));

@@ -33,8 +33,6 @@ struct NcclLibrary {
   int (*group_end)();
   int (*send)(const void* from, size_t count, int type, int peer, Comm comm, Stream stream);
   int (*receive)(void* to, size_t count, int type, int peer, Comm comm, Stream stream);
-  int (*broadcast)(const void* from, void* to, size_t count, int type, int root, Comm comm,
-                   Stream stream);
 
   // The libnccl.so.2 that programs of this machine load; it stays for good, because its threads may
   // have started. FAILED_PRECONDITION without one, or when a function is missing. Any thread.

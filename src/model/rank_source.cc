@@ -7,18 +7,27 @@
 #include "tensor/convert.h"
 
 namespace tandem {
+namespace {
+
+// Of the part `spec`, in the whole model; any where the part has none.
+int64_t FirstLayerOf(const ModelSpec& whole, const Sharding& sharding, const ModelSpec& spec) {
+  return spec.place.has_layers() ? FirstLayer(whole, sharding, spec.place.stage) : 0;
+}
+
+}  // namespace
+
 RankSource::RankSource(WeightSource& whole, ModelSpec spec)
     : whole_(whole),
       spec_(std::move(spec)),
       sharding_(ShardingOf(spec_.place)),
-      first_layer_(FirstLayer(whole_.spec(), sharding_, spec_.place.stage)) {}
+      first_layer_(FirstLayerOf(whole_.spec(), sharding_, spec_)) {}
 
 RankSource::RankSource(std::unique_ptr<WeightSource> all_layers, ModelSpec spec)
     : owned_(std::move(all_layers)),
       whole_(*owned_),
       spec_(std::move(spec)),
       sharding_{.tp_size = 1, .pp_size = spec_.place.stages},
-      first_layer_(FirstLayer(whole_.spec(), sharding_, spec_.place.stage)) {}
+      first_layer_(FirstLayerOf(whole_.spec(), sharding_, spec_)) {}
 
 Result<Tensor> RankSource::Get(const WeightId& part_id) {
   const ModelSpec& whole_spec = whole_.spec();

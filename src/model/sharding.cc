@@ -107,10 +107,11 @@ void ShareLayers(ModelSpec& spec) {
   }
 }
 
-// Leaves the layers of one stage, with the exceptions that are theirs.
+// Leaves the layers of one stage, with the exceptions that are theirs; without a stage none.
 void TakeStage(const Sharding& sharding, ModelSpec& spec) {
-  const int64_t begin = FirstLayer(spec, sharding, spec.place.stage);
-  const int64_t end = FirstLayer(spec, sharding, spec.place.stage + 1);
+  const bool has_layers = spec.place.has_layers();
+  const int64_t begin = has_layers ? FirstLayer(spec, sharding, spec.place.stage) : 0;
+  const int64_t end = has_layers ? FirstLayer(spec, sharding, spec.place.stage + 1) : 0;
   const std::vector<LayerSpec> all = std::move(spec.layers);
   spec.layers = {all.begin() + begin, all.begin() + end};
   for (const LayerSpec& layer : all) {
@@ -209,16 +210,18 @@ Sharding ShardingOf(const RankPlace& place) {
 
 Result<ModelSpec> RankSpec(const ModelSpec& whole, const RankPlace& place) {
   TANDEM_CHECK(place.rank >= 0 && place.rank < place.ranks, "a rank beyond the number of ranks");
-  TANDEM_CHECK(place.stage >= 0 && place.stage < place.stages, "a stage beyond their number");
-  if (place.is_whole()) return whole;
-  const Sharding sharding = ShardingOf(place);
-  TANDEM_RETURN_IF_ERROR(CheckSharding(whole, sharding));
+  TANDEM_CHECK(place.stage >= RankPlace::kNoStage && place.stage < place.stages,
+               "a stage beyond their number");
   ModelSpec spec = whole;
   spec.place = place;
+  const bool is_split = place.ranks > 1 || place.stages > 1;
+  if (place.has_layers() && !is_split) return spec;
+  const Sharding sharding = ShardingOf(place);
+  TANDEM_RETURN_IF_ERROR(CheckSharding(whole, sharding));
   spec.tied_head = false;
   spec.head_bias = whole.head_bias && !whole.tied_head;
   if (place.ranks > 1) ShareLayers(spec);
-  if (place.stages > 1) TakeStage(sharding, spec);
+  if (place.stages > 1 || !place.has_layers()) TakeStage(sharding, spec);
   return spec;
 }
 

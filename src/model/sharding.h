@@ -43,8 +43,8 @@ Sharding ShardingOf(const RankPlace& place);
 
 // The part of a model that one rank computes: the layers of its stage, of them its heads and
 // neurons, of the first stage its rows of the embedding, and of the last one those of the head,
-// which is no longer tied. Every rank of a stage has the whole stream. INVALID_ARGUMENT and
-// UNIMPLEMENTED name what cannot be split.
+// which is no longer tied. Every rank of a stage has the whole stream. A rank without a stage has
+// no layers. INVALID_ARGUMENT and UNIMPLEMENTED name what cannot be split.
 Result<ModelSpec> RankSpec(const ModelSpec& whole, const RankPlace& place);
 
 // The first layer of a stage. If the layers do not divide evenly, earlier stages have one more. For

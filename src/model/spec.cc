@@ -256,7 +256,9 @@ Status ValidateSpec(const ModelSpec& spec, const FieldNames& name) {
   TANDEM_RETURN_IF_ERROR(CheckRange(name("vocab_size"), spec.vocab_size, kMaxVocab));
   TANDEM_RETURN_IF_ERROR(CheckRange(name("hidden_size"), spec.hidden_size, kMaxWidth));
   TANDEM_RETURN_IF_ERROR(CheckRange(name("max_positions"), spec.max_positions, kMaxPositions));
-  TANDEM_RETURN_IF_ERROR(CheckRange(name("num_layers"), spec.num_layers(), kMaxLayers));
+  if (spec.place.has_layers()) {
+    TANDEM_RETURN_IF_ERROR(CheckRange(name("num_layers"), spec.num_layers(), kMaxLayers));
+  }
   for (int64_t i = 0; i < spec.num_layers(); ++i) {
     if (i > 0 && spec.layer(i) == spec.layer(i - 1)) continue;
     const Status status = CheckLayer(spec.layer(i), name);

@@ -212,16 +212,28 @@ struct SchemeException {
 
 // Whose part of a model the sizes of a spec are: some of the layers, which are split into stages in
 // their order, and a share of the heads and neurons of each. The first stage has the embedding, the
-// last one the final norm and the head.
+// last one the final norm and the head. An engine may have ranks that hold nothing of the model and
+// only get its logits: a draft on a GPU of its own has nothing of the target, nor the others
+// anything of the draft.
 struct RankPlace {
+  static constexpr int64_t kNoStage = -1;
+
   int64_t rank = 0;   // in its stage
   int64_t ranks = 1;  // of a stage; 1: they are not split
-  int64_t stage = 0;
+  int64_t stage = 0;  // kNoStage: this rank holds nothing of the model
   int64_t stages = 1;
+  // Some ranks of the engine hold nothing of the model.
+  bool apart = false;
+  int64_t first = 0;  // the number, among the engine's ranks, of the first that holds some of it
 
-  bool is_whole() const { return ranks == 1 && stages == 1; }
+  bool is_whole() const { return ranks == 1 && stages == 1 && !apart; }
+  bool has_layers() const { return stage != kNoStage; }
   bool is_first_stage() const { return stage == 0; }
   bool is_last_stage() const { return stage == stages - 1; }
+  // Not every rank of the engine has the logits when its own layers are done.
+  bool shares_logits() const { return stages > 1 || apart; }
+  // The first of the ranks that have.
+  int64_t first_with_logits() const { return first + (stages - 1) * ranks; }
   bool operator==(const RankPlace&) const = default;
 };
 

@@ -7,6 +7,7 @@
 #include "model/dummy_weights.h"
 #include "model/kv_pool.h"
 #include "model/prompt_rules.h"
+#include "model/rank_layout.h"
 #include "model/rank_source.h"
 
 namespace tandem {
@@ -173,6 +174,36 @@ TEST(Stages, TakeTheirLayersOfASourceThatHasTheRanksShare) {
     EXPECT_EQ(source.Get(id)->shape, WeightShape(part, id)) << RowOf(id.role).hf_name;
     EXPECT_EQ(BytesOf(source, id), BytesOf(*all_layers, of_share)) << RowOf(id.role).hf_name;
   }
+}
+
+TEST(Stages, ARankWithoutOneHasNoLayersAndNoWeights) {
+  const ModelSpec whole = Spec();
+  const RankPlace nothing{.stage = RankPlace::kNoStage, .apart = true, .first = 1};
+  const ModelSpec part = RankSpec(whole, nothing).value();
+  EXPECT_EQ(part.num_layers(), 0);
+  EXPECT_EQ(part.other_layers.size(), 5u);
+  EXPECT_EQ(StoredBytes(part), 0);
+  EXPECT_EQ(part.KvBytesPerToken(DType::kBF16), 0);
+  EXPECT_EQ(part.vocab_size, whole.vocab_size);
+  EXPECT_TRUE(ValidateSpec(part).ok());
+}
+
+TEST(Stages, ADraftOfItsOwnRanksIsWholeThere) {
+  ModelSpec whole = Spec();
+  whole.tied_head = true;
+  const RankLayout layout{.ranks = 2, .draft_first = 2};
+  ASSERT_EQ(layout.count(), 3);
+  const ModelSpec draft = RankSpec(whole, layout.DraftAt(2)).value();
+  EXPECT_EQ(draft.layers, whole.layers);
+  EXPECT_TRUE(draft.tied_head);
+  EXPECT_TRUE(draft.place.shares_logits());
+  EXPECT_EQ(draft.place.first_with_logits(), 2);
+  for (const int64_t rank : {0, 1}) {
+    EXPECT_FALSE(layout.DraftAt(rank).has_layers());
+    EXPECT_EQ(layout.TargetAt(rank).rank, rank);
+  }
+  EXPECT_FALSE(layout.TargetAt(2).has_layers());
+  EXPECT_EQ(layout.StagesOf().apart, 1);
 }
 
 }  // namespace

@@ -129,6 +129,7 @@ Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, Mo
   }
   EnginePlan plan;
   plan.place = target.spec->place;
+  plan.draft_elsewhere = draft.spec != nullptr && !draft.spec->place.has_layers();
   EngineOptions& options = plan.options;
   options = Effective(asked, *target.spec, draft, backend);
   if (!UsesDraft(options, draft)) draft = {};
@@ -189,16 +190,56 @@ Result<std::vector<EnginePlan>> PlanRanks(const EngineOptions& asked,
   return plan_all(fewest);
 }
 
-std::vector<MemoryLine> MemoryLinesOf(std::span<const EnginePlan> plans) {
-  // One plan for each stage that this process has: its ranks take the same.
-  std::vector<const EnginePlan*> stages;
-  for (const EnginePlan& plan : plans) {
-    if (stages.empty() || stages.back()->place.stage != plan.place.stage) stages.push_back(&plan);
+namespace {
+
+// Ranks after each other that take the same.
+struct RankGroup {
+  const EnginePlan* plan = nullptr;  // of each of them
+  int64_t first = 0;                 // among the ranks of this process
+  int64_t ranks = 0;
+
+  bool Has(const EnginePlan& other) const {
+    return plan->place.stage == other.place.stage && plan->draft_elsewhere == other.draft_elsewhere;
   }
+  const MemoryLine* Find(const std::string& what) const {
+    const auto found = std::ranges::find(plan->memory.lines, what, &MemoryLine::what);
+    return found == plan->memory.lines.end() ? nullptr : &*found;
+  }
+  // "stage 1 of 2", and "rank 2", "ranks 0 to 1" where ranks of a stage differ.
+  std::string Name(bool by_rank) const {
+    const RankPlace& place = plan->place;
+    if (!by_rank) return fmt::format("stage {} of {}", place.stage + 1, place.stages);
+    return ranks == 1 ? fmt::format("rank {}", first)
+                      : fmt::format("ranks {} to {}", first, first + ranks - 1);
+  }
+};
+
+}  // namespace
+
+std::vector<MemoryLine> MemoryLinesOf(std::span<const EnginePlan> plans) {
   const RankPlace& split = plans.front().place;
-  const bool has_all = std::ssize(stages) == split.stages;
+  std::vector<RankGroup> groups;
+  for (const EnginePlan& plan : plans) {
+    if (groups.empty() || !groups.back().Has(plan)) {
+      const int64_t first = groups.empty() ? 0 : groups.back().first + groups.back().ranks;
+      groups.push_back({.plan = &plan, .first = first, .ranks = 0});
+    }
+    ++groups.back().ranks;
+  }
+  // Where each stage is alike, its other ranks may be in other processes.
+  const bool by_rank = plans.size() > 1 && std::ranges::any_of(plans, [](const EnginePlan& plan) {
+                         return plan.draft_elsewhere;
+                       });
+  const bool has_all = by_rank || std::ssize(groups) == split.stages;
+  const int64_t all = by_rank ? std::ssize(plans) : split.ranks * split.stages;
+  std::vector<std::string> order;
+  for (const RankGroup& group : groups) {
+    for (const MemoryLine& line : group.plan->memory.lines) {
+      if (std::ranges::find(order, line.what) == order.end()) order.push_back(line.what);
+    }
+  }
   std::vector<MemoryLine> joined;
-  // `where`: empty for all stages.
+  // `where`: empty for all ranks.
   const auto add = [&joined](MemoryLine line, const std::string& where, int64_t ranks) {
     line.ranks = ranks;
     for (const std::string& part :
@@ -208,20 +249,20 @@ std::vector<MemoryLine> MemoryLinesOf(std::span<const EnginePlan> plans) {
     }
     joined.push_back(std::move(line));
   };
-  for (size_t i = 0; i < stages.front()->memory.lines.size(); ++i) {
-    const MemoryLine& first = stages.front()->memory.lines[i];
-    const bool is_same = std::ranges::all_of(stages, [&](const EnginePlan* stage) {
-      const std::vector<MemoryLine>& lines = stage->memory.lines;
-      TANDEM_CHECK(lines.size() == stages.front()->memory.lines.size(), "stages with other lines");
-      return lines[i].bytes == first.bytes && lines[i].note == first.note;
+  for (const std::string& what : order) {
+    const MemoryLine* const first = groups.front().Find(what);
+    const bool is_same = std::ranges::all_of(groups, [&](const RankGroup& group) {
+      const MemoryLine* const line = group.Find(what);
+      return first != nullptr && line != nullptr && line->bytes == first->bytes &&
+             line->note == first->note;
     });
     if (has_all && is_same) {
-      add(first, "", split.ranks * split.stages);
+      add(*first, "", all);
       continue;
     }
-    for (const EnginePlan* stage : stages) {
-      add(stage->memory.lines[i],
-          fmt::format("stage {} of {}", stage->place.stage + 1, split.stages), split.ranks);
+    for (const RankGroup& group : groups) {
+      const MemoryLine* const line = group.Find(what);
+      if (line != nullptr) add(*line, group.Name(by_rank), by_rank ? group.ranks : split.ranks);
     }
   }
   return joined;

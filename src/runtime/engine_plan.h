@@ -21,6 +21,7 @@ struct EnginePlan {
   MemoryPlan memory;
   std::array<RowForm, kNumModels> row_forms = {};  // of the models' passes
   RankPlace place;                                 // of the part of the target
+  bool draft_elsewhere = false;                    // only other ranks have some of the draft
 };
 
 // The models by spec, bytes of weights and positions; their workspaces are computed here. A draft

@@ -150,5 +150,21 @@ TEST_F(RanksPlanTest, ALineForEachStageWhereTheyDiffer) {
   EXPECT_THAT(sampling, testing::ElementsAre("on each of 4 ranks"));
 }
 
+TEST_F(RanksPlanTest, ALineForEachRankWhereOnlySomeHaveTheDraft) {
+  std::vector<EnginePlan> plans =
+      PlanPlaces(Options(0), {{0, 1, 0, 1, true}, {0, 1, RankPlace::kNoStage, 1, true}},
+                 {int64_t{1} << 40, int64_t{1} << 40});
+  plans[0].draft_elsewhere = true;
+  EXPECT_EQ(plans[0].memory.num_blocks, plans[1].memory.num_blocks);
+  std::vector<std::string> keys;
+  for (const MemoryLine& line : MemoryLinesOf(plans)) {
+    if (line.what == "target keys and values") keys.push_back(line.note);
+    if (line.what == "sampling") {
+      EXPECT_EQ(line.note, "on each of 2 ranks");
+    }
+  }
+  EXPECT_THAT(keys, testing::ElementsAre("rank 0"));
+}
+
 }  // namespace
 }  // namespace tandem

@@ -40,6 +40,7 @@ struct CacheSizes {
   int64_t Bytes(int64_t blocks) const { return TargetBytes(blocks) + blocks * draft_block; }
   int64_t BlocksIn(int64_t bytes) const {
     const int64_t block = target_block + draft_block;
+    if (BlockBytes() == 0) return std::numeric_limits<int64_t>::max();  // they are on other ranks
     const int64_t alike = bytes / (block + window_block);
     if (alike < most_windows) return alike;
     return block > 0 ? (bytes - most_windows * window_block) / block : std::max(alike, most_blocks);
@@ -82,7 +83,8 @@ Result<int32_t> HostBlocksIn(const EngineOptions& options, const CacheSizes& siz
         "which "
         "are not moved to host memory; leave the option out");
   }
-  const int64_t blocks = options.kv_host_cache_bytes / sizes.BlockBytes();
+  const int64_t blocks =
+      sizes.BlockBytes() == 0 ? fewest.host : options.kv_host_cache_bytes / sizes.BlockBytes();
   if (blocks == 0) {
     return FailedPrecondition(
         fmt::format("kv_host_cache_bytes is {}; one block of {} tokens needs {}: raise it or lower "

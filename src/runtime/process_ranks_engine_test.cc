@@ -24,9 +24,9 @@ EngineOptions Options() {
 
 // A model over processes: how it is split, and how many ranks each process has.
 struct ProcessSplit {
-  RankSplit ranks;
+  RankLayout ranks;
   int here = 1;
-  int num_processes() const { return ranks.count() / here; }
+  int num_processes() const { return static_cast<int>(ranks.count()) / here; }
 };
 std::string NameOf(const ProcessSplit& split) {
   return NameOf(split.ranks) + "In" + std::to_string(split.num_processes());
@@ -37,14 +37,14 @@ std::string NameOf(const ProcessSplit& split) {
 class Processes {
  public:
   Processes(const std::string& name, const ProcessSplit& split, const EngineOptions& options) {
-    const int with_connections = TestOnCuda() ? split.num_processes() : split.ranks.count();
-    joined_ = JoinInThreads(with_connections, split.ranks.stages);
+    const int with_connections =
+        TestOnCuda() ? split.num_processes() : static_cast<int>(split.ranks.count());
+    joined_ = JoinInThreads(with_connections, split.ranks.StagesOf());
     ranks_.resize(static_cast<size_t>(split.num_processes()));
     links_.resize(ranks_.size());
     ended_.resize(ranks_.size());
     for (int rank = 0; rank < split.ranks.count(); ++rank) {
-      const RankPlace place = split.ranks.PlaceOf(rank);
-      const RankPlace of_draft{place.rank, place.ranks};
+      const RankPlace place = split.ranks.TargetAt(rank), of_draft = split.ranks.DraftAt(rank);
       ops::Backend& backend = *backends_.emplace_back(MakeRankBackend(rank));
       ranks_[static_cast<size_t>(rank / split.here)].push_back(
           {.backend = &backend,
@@ -60,7 +60,7 @@ class Processes {
       }
     }
     if (TestOnCuda()) {
-      MakeGpuRanks(split.ranks.stages);
+      MakeGpuRanks(static_cast<int>(split.ranks.stages));
     } else {
       for (size_t rank = 0; rank < joined_.size(); ++rank) {
         const auto here = static_cast<size_t>(split.here);
@@ -131,15 +131,15 @@ std::vector<Request> Requests(int64_t vocab) {
 
 // What one process answers. In 16 bits the sums of several ranks are rounded otherwise than that of
 // one; stages change nothing.
-auto ExpectedOf(const std::string& name, const RankSplit& split, std::vector<Request> requests) {
+auto ExpectedOf(const std::string& name, const RankLayout& split, std::vector<Request> requests) {
   const SteadyClock clock;
   EngineOptions options = FamilyOptions();
   options.draft_mode = DraftMode::kOff;
-  const RankSplit reference = {TestOnCuda() ? split.ranks : 1, 1};
+  const RankLayout reference = {TestOnCuda() ? split.ranks : 1, 1};
   if (reference.count() == 1) {
     return RunRequests(*MakeFamilyEngine(name, options, clock), std::move(requests));
   }
-  RankedModels models = LoadRanks(name, reference, true, options.max_seq_len);
+  RankedModels models = LoadRanks(name, WithSplitDraft(reference), options.max_seq_len);
   for (EngineRank& rank : models.ranks) rank.draft = {};
   const auto engine = Engine::Create(options, models.ranks, clock).value();
   return RunRequests(*engine, std::move(requests));
@@ -152,6 +152,9 @@ class ProcessRanksEngineTest
     const ProcessSplit& split = std::get<1>(GetParam());
     if (!HasRanks(split.ranks.count())) GTEST_SKIP() << "not enough GPUs";
     if (TestOnCuda() && !NcclVersion().ok()) GTEST_SKIP() << "needs NCCL";
+    if (TestOnCuda() && split.ranks.own_draft_ranks() > 0) {
+      GTEST_SKIP() << "GPUs of several processes have no draft of its own";
+    }
   }
 };
 
@@ -186,16 +189,26 @@ TEST_P(ProcessRanksEngineTest, GiveTheTokensOfOneRankAndEndWithTheirLeader) {
 std::string ParamName(const testing::TestParamInfo<std::tuple<std::string, ProcessSplit>>& info) {
   return std::get<0>(info.param) + NameOf(std::get<1>(info.param));
 }
-INSTANTIATE_TEST_SUITE_P(Two, ProcessRanksEngineTest,
-                         ::testing::Combine(::testing::Values("mistral", "gemma2", "qwen3_moe"),
-                                            ::testing::Values(ProcessSplit{{2, 1}, 1},
-                                                              ProcessSplit{{1, 2}})),
+INSTANTIATE_TEST_SUITE_P(
+    Two, ProcessRanksEngineTest,
+    ::testing::Combine(::testing::Values("mistral", "gemma2", "qwen3_moe"),
+                       ::testing::Values(ProcessSplit{WithSplitDraft({2, 1}), 1},
+                                         ProcessSplit{WithSplitDraft({1, 2})})),
+    ParamName);
+INSTANTIATE_TEST_SUITE_P(OwnDraft, ProcessRanksEngineTest,
+                         ::testing::Combine(::testing::Values("mistral", "gemma2"),
+                                            ::testing::Values(ProcessSplit{WithOwnDraft({1, 1}, 1)},
+                                                              ProcessSplit{WithOwnDraft({2, 1}, 2)},
+                                                              ProcessSplit{
+                                                                  WithOwnDraft({1, 2}, 1)})),
                          ParamName);
 INSTANTIATE_TEST_SUITE_P(
     Four, ProcessRanksEngineTest,
     ::testing::Combine(::testing::Values("mistral"),
-                       ::testing::Values(ProcessSplit{{4, 1}, 1}, ProcessSplit{{2, 2}, 1},
-                                         ProcessSplit{{4, 1}, 2}, ProcessSplit{{2, 2}, 2})),
+                       ::testing::Values(ProcessSplit{WithSplitDraft({4, 1}), 1},
+                                         ProcessSplit{WithSplitDraft({2, 2}), 1},
+                                         ProcessSplit{WithSplitDraft({4, 1}), 2},
+                                         ProcessSplit{WithSplitDraft({2, 2}), 2})),
     ParamName);
 
 class ProcessThatLeavesTest : public ::testing::TestWithParam<size_t> {

@@ -38,14 +38,13 @@ const std::vector<std::string>& Models() {
   return names;
 }
 
-class RanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, RankSplit>> {
+class RanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, RankLayout>> {
  protected:
-  std::unique_ptr<Engine> Make(const EngineOptions& options, const RankSplit& split,
-                               bool split_draft = true) {
+  std::unique_ptr<Engine> Make(const EngineOptions& options, const RankLayout& layout) {
     const auto& [name, most] = GetParam();
-    if (split.count() == 1) return MakeFamilyEngine(name, options, clock_);
+    if (layout.count() == 1) return MakeFamilyEngine(name, options, clock_);
     models_.ranks.clear();  // before their backends
-    models_ = LoadRanks(name, split, split_draft, options.max_seq_len);
+    models_ = LoadRanks(name, layout, options.max_seq_len);
     if (options.draft_mode == DraftMode::kOff) {
       for (EngineRank& rank : models_.ranks) rank.draft = {};
     }
@@ -56,7 +55,7 @@ class RanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, 
 
   // In 16 bits the sums of several ranks are rounded otherwise than that of one; stages change
   // nothing.
-  static RankSplit Reference() { return {TestOnCuda() ? std::get<1>(GetParam()).ranks : 1, 1}; }
+  static RankLayout Reference() { return {TestOnCuda() ? std::get<1>(GetParam()).ranks : 1, 1}; }
 
   SteadyClock clock_;
   RankedModels models_;
@@ -77,12 +76,14 @@ TEST_P(RanksEngineTest, GivesTheTokensOfOneRank) {
   EngineOptions options = Options();
   options.draft_mode = DraftMode::kFixed;
   options.fixed_draft_len = 3;
-  for (const bool split_draft : {true, false}) {
+  for (const RankLayout& layout :
+       {WithSplitDraft(split), split, WithDraftOn(split, split.count() - 1), WithOwnDraft(split, 1),
+        WithOwnDraft(split, 2)}) {
+    if (!HasRanks(layout.count())) continue;
     for (const bool scarce : {false, true}) {
-      SCOPED_TRACE(std::string(split_draft ? "a split draft" : "a whole draft") +
-                   (scarce ? ", few blocks" : ", enough blocks"));
+      SCOPED_TRACE(NameOf(layout) + (scarce ? ", few blocks" : ", enough blocks"));
       options.kv_cache_tokens = scarce ? 16 * 9 : 0;
-      const auto engine = Make(options, split, split_draft);
+      const auto engine = Make(options, layout);
       expect_same(*engine);
       expect_same(*engine);  // with the prefixes of the first time
       EXPECT_GT(engine->Stats().drafts_accepted, 0);
@@ -108,7 +109,7 @@ TEST_P(RanksEngineTest, MasksOfConstraintsReachEveryRank) {
       SCOPED_TRACE("lookup " + std::to_string(lookup_ngram) + (forced ? ", forced" : ""));
       options.lookup_ngram = lookup_ngram;
       options.draft_forced = forced;
-      const auto engine = Make(options, split);
+      const auto engine = Make(options, WithSplitDraft(split));
       const auto got = RunRequests(*engine, requests);
       for (size_t i = 0; i < got.size(); ++i) {
         EXPECT_EQ(got[i][0].tokens, expected[i][0].tokens) << "request " << i;
@@ -118,25 +119,30 @@ TEST_P(RanksEngineTest, MasksOfConstraintsReachEveryRank) {
   }
 }
 
-std::string ParamName(const testing::TestParamInfo<std::tuple<std::string, RankSplit>>& info) {
+std::string ParamName(const testing::TestParamInfo<std::tuple<std::string, RankLayout>>& info) {
   return std::get<0>(info.param) + NameOf(std::get<1>(info.param));
 }
+INSTANTIATE_TEST_SUITE_P(One, RanksEngineTest,
+                         ::testing::Combine(::testing::Values("mistral", "gemma2",
+                                                              "deepseek_v2_lite"),
+                                            ::testing::Values(RankLayout{1, 1})),
+                         ParamName);
 INSTANTIATE_TEST_SUITE_P(Two, RanksEngineTest,
                          ::testing::Combine(::testing::ValuesIn(Models()),
-                                            ::testing::Values(RankSplit{2, 1}, RankSplit{1, 2})),
+                                            ::testing::Values(RankLayout{2, 1}, RankLayout{1, 2})),
                          ParamName);
 INSTANTIATE_TEST_SUITE_P(Three, RanksEngineTest,
                          ::testing::Combine(::testing::Values("gemma2", "glm4_moe", "gemma3_text"),
-                                            ::testing::Values(RankSplit{1, 3})),
+                                            ::testing::Values(RankLayout{1, 3})),
                          ParamName);
 INSTANTIATE_TEST_SUITE_P(Four, RanksEngineTest,
                          ::testing::Combine(::testing::Values("mistral", "qwen3_moe"),
-                                            ::testing::Values(RankSplit{4, 1}, RankSplit{2, 2})),
+                                            ::testing::Values(RankLayout{4, 1}, RankLayout{2, 2})),
                          ParamName);
 
 // ---- Ranks that fail ----
 
-class RanksFailureTest : public ::testing::TestWithParam<std::tuple<size_t, RankSplit>> {
+class RanksFailureTest : public ::testing::TestWithParam<std::tuple<size_t, RankLayout>> {
  protected:
   void SetUp() override {
     if (!HasRanks(std::get<1>(GetParam()).count())) GTEST_SKIP() << "fewer GPUs here";
@@ -176,7 +182,7 @@ TEST_P(RanksFailureTest, EveryOpenRequestIsAnsweredWhenARankLosesItsDevice) {
       SCOPED_TRACE(std::to_string(constrained) + " constrained, lost after " +
                    std::to_string(waits) + " waits");
       models_.ranks.clear();
-      models_ = LoadRanks("mistral", split, true, Options().max_seq_len);
+      models_ = LoadRanks("mistral", WithSplitDraft(split), Options().max_seq_len);
       ops::FailingBackend failing(*models_.ranks[rank].backend);
       models_.ranks[rank].backend = &failing;
       const auto engine = Engine::Create(Options(), models_.ranks, clock_).value();
@@ -191,14 +197,14 @@ TEST_P(RanksFailureTest, EveryOpenRequestIsAnsweredWhenARankLosesItsDevice) {
 
 INSTANTIATE_TEST_SUITE_P(Each, RanksFailureTest,
                          ::testing::Combine(::testing::Values(0, 1, 3),
-                                            ::testing::Values(RankSplit{4, 1}, RankSplit{2, 2})),
+                                            ::testing::Values(RankLayout{4, 1}, RankLayout{2, 2})),
                          [](const auto& info) {
                            return "Rank" + std::to_string(std::get<0>(info.param)) + "Of" +
                                   NameOf(std::get<1>(info.param));
                          });
 INSTANTIATE_TEST_SUITE_P(OfTwoStages, RanksFailureTest,
                          ::testing::Combine(::testing::Values(0, 1),
-                                            ::testing::Values(RankSplit{1, 2})),
+                                            ::testing::Values(RankLayout{1, 2})),
                          [](const auto& info) {
                            return "Rank" + std::to_string(std::get<0>(info.param));
                          });

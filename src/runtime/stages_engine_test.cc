@@ -9,13 +9,13 @@ namespace {
 
 constexpr int32_t kBlockTokens = 8;
 
-class StagesEngineTest : public ::testing::TestWithParam<std::tuple<std::string, RankSplit>> {
+class StagesEngineTest : public ::testing::TestWithParam<std::tuple<std::string, RankLayout>> {
  protected:
   void SetUp() override {
     if (!HasRanks(split().count())) GTEST_SKIP() << "fewer GPUs here";
   }
   static const std::string& name() { return std::get<0>(GetParam()); }
-  static const RankSplit& split() { return std::get<1>(GetParam()); }
+  static const RankLayout& split() { return std::get<1>(GetParam()); }
 
   static EngineOptions Options(bool drafts) {
     EngineOptions options;
@@ -31,7 +31,7 @@ class StagesEngineTest : public ::testing::TestWithParam<std::tuple<std::string,
   }
   std::unique_ptr<Engine> Make(const EngineOptions& options) {
     models_.ranks.clear();  // before their backends
-    models_ = LoadRanks(name(), split(), true, options.max_seq_len);
+    models_ = LoadRanks(name(), WithSplitDraft(split()), options.max_seq_len);
     if (options.draft_mode == DraftMode::kOff) {
       for (EngineRank& rank : models_.ranks) rank.draft = {};
     }
@@ -99,7 +99,7 @@ TEST_P(StageWindowsTest, WindowsOfSomeStagesChangeNoToken) {
 
 INSTANTIATE_TEST_SUITE_P(Stages, StageWindowsTest,
                          ::testing::Combine(::testing::Values("gemma2", "gemma3_text"),
-                                            ::testing::Values(RankSplit{1, 2}, RankSplit{1, 3})),
+                                            ::testing::Values(RankLayout{1, 2}, RankLayout{1, 3})),
                          [](const auto& info) {
                            return std::get<0>(info.param) + NameOf(std::get<1>(info.param));
                          });
@@ -122,7 +122,7 @@ TEST_P(StageHostTierTest, EvictedBlocksComeBackOnEveryStage) {
 
 INSTANTIATE_TEST_SUITE_P(Stages, StageHostTierTest,
                          ::testing::Combine(::testing::Values("qwen2", "glm4_moe"),
-                                            ::testing::Values(RankSplit{1, 2}, RankSplit{2, 2})),
+                                            ::testing::Values(RankLayout{1, 2}, RankLayout{2, 2})),
                          [](const auto& info) {
                            return std::get<0>(info.param) + NameOf(std::get<1>(info.param));
                          });

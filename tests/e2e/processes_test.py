@@ -93,6 +93,7 @@ class ProcessesTest(unittest.TestCase):
             (2, ("--no_draft",)),
             (2, ("--pipeline_parallel_size", "2")),
             (4, ("--pipeline_parallel_size", "2")),
+            (3, ("--draft_device", "cpu")),
         ):
             with self.subTest(size=size, options=options):
                 server = Leader(size, *options)

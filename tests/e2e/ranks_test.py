@@ -46,12 +46,16 @@ class RanksTest(unittest.TestCase):
             ("--pipeline_parallel_size", "2"),
             ("--pp_size", "2", "--tp_size", "2"),
             ("--pp_size", "2", "--no_draft"),
+            ("--draft_device", "cpu"),
+            ("--tp_size", "2", "--draft_device", "cpu,cpu"),
+            ("--pp_size", "2", "--draft_device", "cpu", "--use_draft_logits"),
         ):
             with self.subTest(options=options):
                 server = Server("--device", "cpu", *options)
                 try:
                     sizes = dict(zip(options[::2], options[1::2]))
                     ranks = int(sizes.get("--tp_size", sizes.get("--tensor_parallel_size", 1))) * int(sizes.get("--pp_size", sizes.get("--pipeline_parallel_size", 1)))
+                    ranks += sizes.get("--draft_device", "").count("cpu")
                     self.assertEqual(server.metric("tandem_ranks"), ranks)
                     for word, answer in zip(WORDS, self.answers(server)):
                         self.assertIn(KEY[word], answer)
@@ -113,6 +117,19 @@ class RanksTest(unittest.TestCase):
             self.assertTrue(weights / 2 <= rank["weight_bytes"] < weights, (weights, ranks))
             self.assertGreater(rank["free_bytes"], rank["weight_bytes"] + rank["cache_bytes"] + rank["workspace_bytes"])
 
+    def test_the_plan_shows_where_a_draft_of_its_own_lies(self):
+        ask = ("plan", "--device", "cpu", "--threads", "2", "--draft_device", "cpu", "--json")
+        plan = json.loads(tandem(*ask).stdout)
+        self.assertEqual(len(plan["ranks"]), 2)
+        notes = {line["what"]: line["note"] for line in plan["memory"]}
+        self.assertEqual((notes["target weights"], notes["draft weights"]), ("rank 0", "rank 1"))
+        self.assertEqual((notes["target keys and values"], notes["draft keys and values"]), ("rank 0", "rank 1"))
+        self.assertGreater(plan["ranks"][0]["weight_bytes"], plan["ranks"][1]["weight_bytes"])
+
+    def test_a_draft_device_without_a_draft_is_named(self):
+        done = tandem("run", "--device", "cpu", "--no_draft", "--draft_device", "cpu", "--input_text", "Define tandem")
+        self.assertIn("--draft_device cpu: has no effect without a draft", done.stderr)
+
     def test_a_default_that_does_not_divide_becomes_one_rank(self):
         done = tandem(
             "run", "--device", "cpu", "--no_draft", "--world_size", "3", "--input_text", "Define tandem",
@@ -132,6 +149,9 @@ class RanksTest(unittest.TestCase):
             (("--pipeline_parallel_size", "0"), "--pipeline_parallel_size"),
             (("--pp_size", "2", "--tp_size", "3"), "--tensor_parallel_size: tp_size is 3"),
             (("--tensor_parallel_size", "2", "--draft_tensor_parallel_size", "4"), "which is 2"),
+            (("--draft_device", "cuda:0"), "--draft_device cuda:0: the target is on the CPU"),
+            (("--draft_device", "gpu"), "--draft_device: 'gpu' is none of cpu, cuda"),
+            (("--draft_device", "cpu,cpu,cpu"), "--draft_device: tp_size is 3"),
         ):
             with self.subTest(options=options):
                 done = tandem("run", "--device", "cpu", "--input_text", "tandem", *options, check=False)

@@ -14,6 +14,7 @@ namespace tandem::apps {
 namespace {
 
 constexpr int kMostThreadsPerCore = 4;
+constexpr std::string_view kDevice = "device";
 
 Result<std::unique_ptr<ops::Backend>> MakeCpu(const ops::CpuOptions& options) {
   auto backend = ops::MakeCpuBackend(options);
@@ -21,8 +22,8 @@ Result<std::unique_ptr<ops::Backend>> MakeCpu(const ops::CpuOptions& options) {
   return backend;
 }
 
-// The number in "cuda:1"; 0 for "cuda".
-Result<int> ParseCudaDevice(std::string_view device) {
+// The number in "cuda:1"; 0 for "cuda". `option`: whose value it is.
+Result<int> ParseCudaDevice(std::string_view device, std::string_view option = kDevice) {
   constexpr std::string_view kCuda = "cuda";
   int index = 0;
   std::string_view number = device;
@@ -32,8 +33,8 @@ Result<int> ParseCudaDevice(std::string_view device) {
   const char* end = number.data() + number.size();
   const auto [rest, error] = std::from_chars(begin, end, index);
   if (number.front() != ':' || begin == end || error != std::errc{} || rest != end) {
-    return InvalidArgument(
-        fmt::format("--device: '{}' is none of auto, cpu, cuda, cuda:0, cuda:1 ...", device));
+    return InvalidArgument(fmt::format("--{}: '{}' is none of {}cpu, cuda, cuda:0, cuda:1 ...",
+                                       option, device, option == kDevice ? "auto, " : ""));
   }
   return index;
 }
@@ -80,9 +81,13 @@ bool IsOnCpu(const BackendOptions& options) {
 }
 
 Result<std::vector<std::string>> DevicesOf(const BackendOptions& options) {
+  return ListDevices(options.device, kDevice);
+}
+
+Result<std::vector<std::string>> ListDevices(std::string_view text, std::string_view option) {
   std::vector<std::string> devices;
   std::set<int> gpus;
-  for (std::string_view rest = options.device;;) {
+  for (std::string_view rest = text;;) {
     const size_t end = std::min(rest.find(','), rest.size());
     devices.emplace_back(rest.substr(0, end));
     if (end == rest.size()) break;
@@ -93,18 +98,30 @@ Result<std::vector<std::string>> DevicesOf(const BackendOptions& options) {
     const bool is_cpu = device == "cpu";
     if (is_cpu != (devices.front() == "cpu") || (!is_cpu && !device.starts_with("cuda"))) {
       return InvalidArgument(
-          fmt::format("--device: '{}' is no list of devices for ranks: name GPUs, as in "
+          fmt::format("--{}: '{}' is no list of devices for ranks: name GPUs, as in "
                       "cuda:1,cuda:2, or cpu for each rank",
-                      options.device));
+                      option, text));
     }
     if (is_cpu) continue;
-    TANDEM_ASSIGN_OR_RETURN(const int gpu, ParseCudaDevice(device));
+    TANDEM_ASSIGN_OR_RETURN(const int gpu, ParseCudaDevice(device, option));
     if (!gpus.insert(gpu).second) {
-      return InvalidArgument(fmt::format(
-          "--device: '{}' names GPU {} twice; each rank needs its own", options.device, gpu));
+      return InvalidArgument(
+          fmt::format("--{}: '{}' names GPU {} twice; each rank needs its own", option, text, gpu));
     }
   }
   return devices;
+}
+
+Result<std::vector<int>> GpusOf(const std::vector<std::string>& devices, std::string_view option) {
+  std::vector<int> gpus;
+  for (const std::string& device : devices) {
+    if (device == "auto") {
+      gpus.push_back(0);
+      continue;
+    }
+    TANDEM_ASSIGN_OR_RETURN(gpus.emplace_back(), ParseCudaDevice(device, option));
+  }
+  return gpus;
 }
 
 Result<int32_t> NumPlaces(const BackendOptions& options) {

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -35,6 +36,10 @@ bool IsOnCpu(const BackendOptions& options);
 // The devices of the ranks, at least one. INVALID_ARGUMENT unless several are all `cpu`, or
 // different GPUs by their numbers.
 Result<std::vector<std::string>> DevicesOf(const BackendOptions& options);
+// Likewise of another option's value.
+Result<std::vector<std::string>> ListDevices(std::string_view text, std::string_view option);
+// The numbers of GPUs; 0 for auto. INVALID_ARGUMENT names the option whose value it is.
+Result<std::vector<int>> GpusOf(const std::vector<std::string>& devices, std::string_view option);
 // How many ranks fit beside each other: the devices that are listed, GPUs from the one named on, or
 // cores.
 Result<int32_t> NumPlaces(const BackendOptions& options);

@@ -14,7 +14,7 @@ namespace {
 // Whether several ranks have the same of the model, so that they must compute the same bits.
 bool IsRepeated(const SessionOptions& options, const ModelSpec& part) {
   const RankPlace& place = part.place;
-  return options.ranks.count() > place.ranks * place.stages;
+  return !place.apart && options.ranks.count() > place.ranks * place.stages;
 }
 
 // A rank's part is cut from the whole model, but for a dummy, whose weights are made where they
@@ -22,7 +22,7 @@ bool IsRepeated(const SessionOptions& options, const ModelSpec& part) {
 Result<std::unique_ptr<WeightSource>> SourceOfPart(Opened& opened, const ModelSpec& part,
                                                    ops::Backend& backend) {
   const bool is_there = part.place.is_whole() && opened.dummy && opened.dummy->backend == &backend;
-  if (!opened.dummy || is_there) {
+  if (!opened.dummy || is_there || !part.place.has_layers()) {
     return std::unique_ptr<WeightSource>(
         std::make_unique<RankSource>(*opened.source.weights, part));
   }
@@ -65,6 +65,7 @@ Result<EngineModel> LoadPart(Opened& opened, const ModelSpec& part, ModelIndex i
                           LoadWeights(
                               *source, *backend, positions,
                               [&](double done) {
+                                if (!part.place.has_layers()) return;
                                 console.Progress("loading " + name, done);
                                 turn.Yield();  // between layers others may serve
                               },
@@ -101,6 +102,8 @@ std::string StoreKeyOf(const SessionOptions& options, const Opened& opened, cons
   const RankPlace& place = part.place;
   if (place.ranks > 1) key += fmt::format(", rank {} of {}", place.rank, place.ranks);
   if (place.stages > 1) key += fmt::format(", stage {} of {}", place.stage, place.stages);
+  if (place.apart) key += fmt::format(", from rank {} of {}", place.first, options.ranks.count());
+  if (!place.has_layers()) key += ", nothing of it";
   return key;
 }
 

@@ -290,6 +290,20 @@ Result<RankChoice> ChooseRanksOf(const Opened& target, const SessionOptions& opt
   return ChooseRanks(ranks, facts);
 }
 
+// The devices that are named for the draft, if there is one.
+Status ListDraftDevices(const OptionValues& values, SessionOptions& options) {
+  const std::string& asked = options.ranks.draft_device;
+  if (asked.empty()) return {};
+  const OptionSpec& row = RankOptionRows().RowOf<&RankOptions::draft_device>();
+  if (!options.models.NamesDraft() || EngineOptionsFrom(values).draft_mode == DraftMode::kOff) {
+    LogWarning("--{} {}: has no effect without a draft", row.name, asked);
+    return {};
+  }
+  TANDEM_ASSIGN_OR_RETURN(options.ranks.draft_devices, ListDevices(asked, row.name));
+  if (options.ranks.draft_devices.front() == "cpu") return {};
+  return GpusOf(options.ranks.draft_devices, row.name).status();
+}
+
 // Whether all processes opened the same models, in the same formats.
 Status CompareModels(const Opening& opening) {
   const RankProcesses& processes = opening.processes->peers;
@@ -320,15 +334,18 @@ Status CompareModels(const Opening& opening) {
 Status OpenRanks(RankChoice choice, SharedDevices& devices, Opening& opening) {
   SessionOptions& options = opening.options;
   options.ranks.target = choice.ranks;
+  TANDEM_RETURN_IF_ERROR(PlaceDraft(options.backend, options.ranks));
   TANDEM_ASSIGN_OR_RETURN(opening.backends, MakeReplicaBackends(options.backend, options.replicas,
                                                                 options.ranks, devices));
   opening.backend = opening.backends.front().front();
-  if (choice.by_default && choice.ranks > 1 && options.ranks.stages == 1) {
-    if (const auto together = MakeCommunicators(opening.backends.front(), 1); !together.ok()) {
+  if (choice.by_default && choice.ranks > 1 && options.ranks.stages == 1 &&
+      options.ranks.num_own_draft() == 0) {
+    if (const auto together = MakeCommunicators(opening.backends.front(), {}); !together.ok()) {
       choice.warning = fmt::format("the model runs on one rank, not on {}: {}", choice.ranks,
                                    together.status().message());
       choice.why.clear();
       options.ranks.target = 1;
+      options.ranks.draft_first = static_cast<int32_t>(RankLayout::kOnEach);
       for (auto& ranks : opening.backends) ranks.resize(1);
     }
   }
@@ -354,6 +371,7 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   options.backend = BackendOptionRows().Read(values);
   options.replicas = ReplicaOptionRows().Read(values);
   options.ranks = RankOptionRows().Read(values);
+  TANDEM_RETURN_IF_ERROR(ListDraftDevices(values, options));
   TANDEM_RETURN_IF_ERROR(CheckThreads(options.backend));
   TANDEM_ASSIGN_OR_RETURN(opening.processes,
                           FindProcesses(values, console != nullptr, options, shared));

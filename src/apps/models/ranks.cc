@@ -1,6 +1,7 @@
 #include "apps/models/ranks.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -19,16 +20,31 @@ namespace {
 
 constexpr std::string_view kRanksName = "--tensor_parallel_size";
 constexpr std::string_view kStagesName = "--pipeline_parallel_size";
+constexpr std::string_view kDraftDevice = "draft_device";
 
-// On each stage, the draft split over `size` ranks, which is all of the stage or 1.
-Result<std::vector<ModelSpec>> PartsOfDraft(const ModelSpec& spec, int32_t size,
+// With the draft split over `draft_ranks`.
+RankLayout LayoutOf(const RankOptions& ranks, int32_t draft_ranks) {
+  return {.ranks = ranks.target,
+          .stages = ranks.stages,
+          .draft_ranks = draft_ranks,
+          .draft_first = ranks.draft_first};
+}
+
+Result<std::vector<ModelSpec>> PartsOfDraft(const ModelSpec& spec, int32_t draft_ranks,
                                             const RankOptions& ranks) {
+  const RankLayout layout = LayoutOf(ranks, draft_ranks);
   std::vector<ModelSpec> parts;
   for (int32_t rank = 0; rank < ranks.count(); ++rank) {
-    const RankPlace place{.rank = rank % size, .ranks = size};
-    TANDEM_ASSIGN_OR_RETURN(parts.emplace_back(), RankSpec(spec, place));
+    TANDEM_ASSIGN_OR_RETURN(parts.emplace_back(), RankSpec(spec, layout.DraftAt(rank)));
   }
   return parts;
+}
+
+// The GPUs of the target's ranks.
+Result<std::vector<int>> TargetGpus(const RankOptions& ranks) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<int> gpus, GpusOf(ranks.devices, "device"));
+  while (std::ssize(gpus) < ranks.num_target()) gpus.push_back(gpus.back() + 1);
+  return gpus;
 }
 
 std::vector<ops::Backend*> PointersTo(const std::vector<std::shared_ptr<ops::Backend>>& backends) {
@@ -67,6 +83,13 @@ const BoundOptions<RankOptions>& RankOptionRows() {
            .min = 0,
            .max = 64,
            .alias = "draft_tp_size"}),
+      BindOption<RankOptions, &RankOptions::draft_device>(
+          {.name = kDraftDevice,
+           .meaning =
+               "Where the draft is, if not beside the target: cuda:N, a GPU that it has alone "
+               "or one of the target's; several between commas, over which it is split; on "
+               "a CPU cpu, a rank with its share of the threads",
+           .group = kRanks}),
       BindOption<RankOptions, &RankOptions::world_size>(
           {.name = "world_size",
            .meaning = "Number of processes of an MPI launch in old command lines; with "
@@ -87,6 +110,39 @@ const BoundOptions<RankOptions>& RankOptionRows() {
   return rows;
 }
 
+Status PlaceDraft(const BackendOptions& backend, RankOptions& ranks) {
+  const std::vector<std::string>& asked = ranks.draft_devices;
+  if (asked.empty()) return {};
+  const auto refuse = [&](std::string_view why) {
+    return InvalidArgument(fmt::format("--{} {}: {}", kDraftDevice, fmt::join(asked, ","), why));
+  };
+  if (IsOnCpu(backend) != (asked.front() == "cpu")) {
+    return refuse(IsOnCpu(backend) ? "the target is on the CPU, so the draft is too: cpu"
+                                   : "the target is on GPUs, so the draft is too: cuda:N");
+  }
+  if (asked.front() == "cpu") {
+    ranks.draft_first = ranks.num_target();
+    return {};
+  }
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<int> gpus, GpusOf(asked, kDraftDevice));
+  TANDEM_ASSIGN_OR_RETURN(const std::vector<int> of_target, TargetGpus(ranks));
+  const auto first = std::ranges::find(of_target, gpus.front());
+  const auto shared = std::ranges::count_if(
+      gpus, [&](int gpu) { return std::ranges::find(of_target, gpu) != of_target.end(); });
+  if (shared == 0) {
+    ranks.draft_first = ranks.num_target();
+  } else if (shared == std::ssize(gpus) && shared == std::ssize(of_target) && ranks.stages == 1) {
+    ranks.draft_devices.clear();  // beside the target
+  } else if (shared == 1 && gpus.size() == 1) {
+    ranks.draft_first = static_cast<int32_t>(first - of_target.begin());
+  } else {
+    return refuse(fmt::format(
+        "the target is on GPU{} {}: name one of its GPUs, or only GPUs that it does not have",
+        of_target.size() == 1 ? "" : "s", fmt::join(of_target, ",")));
+  }
+  return {};
+}
+
 BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& ranks,
                              int32_t rank) {
   if (ranks.num_here() == 1) return options;
@@ -98,7 +154,8 @@ BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& r
 // A kernel that is loaded when it is first used may wait for those that run, which may wait for
 // another rank, which may wait for the loading.
 void PrepareForRanks(const RankOptions& ranks) {
-  if (std::max(ranks.count(), ranks.world_size) > 1 || ranks.devices.size() > 1) {
+  if (std::max(ranks.count(), ranks.world_size) > 1 || ranks.devices.size() > 1 ||
+      !ranks.draft_devices.empty()) {
     ::setenv("CUDA_MODULE_LOADING", "EAGER", /*replace=*/0);
   }
 }
@@ -109,8 +166,11 @@ Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
   std::vector<std::shared_ptr<ops::Backend>> backends = {std::move(first)};
   for (int32_t rank = 1; rank < ranks.num_here(); ++rank) {
     BackendOptions own = BackendOfRank(options, ranks, rank);
-    const bool is_listed = ranks.devices.size() > 1;
-    if (is_listed) {
+    const int32_t of_draft = rank - ranks.num_target();
+    const bool is_listed = ranks.devices.size() > 1 || of_draft >= 0;
+    if (of_draft >= 0) {
+      own.device = ranks.draft_devices.at(static_cast<size_t>(of_draft));
+    } else if (is_listed) {
       own.device = ranks.devices.at(static_cast<size_t>(rank));
     } else if (device.kind == Device::Kind::kCuda) {
       own.device = fmt::format("cuda:{}", device.index + rank);
@@ -126,7 +186,7 @@ Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
 }
 
 Result<std::vector<std::shared_ptr<Communicator>>> MakeCommunicators(
-    const std::vector<std::shared_ptr<ops::Backend>>& backends, int32_t stages) {
+    const std::vector<std::shared_ptr<ops::Backend>>& backends, const Stages& stages) {
   if (backends.size() == 1) return std::vector<std::shared_ptr<Communicator>>{nullptr};
   std::vector<std::unique_ptr<Communicator>> made;
   if (backends.front()->device().kind == Device::Kind::kCpu) {
@@ -153,10 +213,12 @@ Result<std::vector<ModelSpec>> TargetParts(const ModelSpec& spec, const RankOpti
   if (const Status status = CheckSharding(spec, stages); !status.ok()) {
     return status.Annotate(kStagesName);
   }
+  // How many ranks of its own the draft is split over is known here, beside the target it is not
+  // asked for.
+  const RankLayout layout = LayoutOf(ranks, std::max(ranks.num_own_draft(), 1));
   std::vector<ModelSpec> parts;
   for (int32_t rank = 0; rank < ranks.count(); ++rank) {
-    Result<ModelSpec> part =
-        RankSpec(spec, {rank % ranks.target, ranks.target, rank / ranks.target, ranks.stages});
+    Result<ModelSpec> part = RankSpec(spec, layout.TargetAt(rank));
     if (!part.ok()) return part.status().Annotate(kRanksName);
     parts.push_back(*std::move(part));
   }
@@ -164,6 +226,18 @@ Result<std::vector<ModelSpec>> TargetParts(const ModelSpec& spec, const RankOpti
 }
 
 Result<std::vector<ModelSpec>> DraftParts(const ModelSpec& spec, const RankOptions& ranks) {
+  if (ranks.draft_first != RankLayout::kOnEach) {
+    const auto places = static_cast<int32_t>(ranks.draft_devices.size());
+    if (ranks.draft > 0 && ranks.draft != places) {
+      return InvalidArgument(fmt::format(
+          "--draft_tensor_parallel_size {}: --draft_device names {} device{}, which the draft is "
+          "split over",
+          ranks.draft, places, places == 1 ? "" : "s"));
+    }
+    Result<std::vector<ModelSpec>> parts = PartsOfDraft(spec, places, ranks);
+    if (!parts.ok()) return parts.status().Annotate("--draft_device");
+    return parts;
+  }
   if (ranks.draft > 1 && ranks.draft != ranks.target) {
     return InvalidArgument(
         fmt::format("--draft_tensor_parallel_size {}: it must be 1 or that of the target, which is "

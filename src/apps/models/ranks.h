@@ -10,6 +10,7 @@
 #include "apps/models/devices.h"
 #include "base/bound_options.h"
 #include "comm/communicator.h"
+#include "model/rank_layout.h"
 #include "model/spec.h"
 #include "ops/backend.h"
 
@@ -23,18 +24,35 @@ struct RankOptions {
   // be. It has no stages.
   int32_t draft = 0;
   int32_t world_size = 1;  // of a launch through MPI, as an old command line says
-  // Of the ranks in their order (DevicesOf); one: the first, and on GPUs those after it.
+  // Where the draft is, if not beside the target: "cuda:2", or several between commas.
+  std::string draft_device;
+  // Of the target's ranks in their order (ListDevices); one: the first, and on GPUs those after it.
   std::vector<std::string> devices = {};
+  // Of the ranks that have the draft, where not all do; then, once it is settled (PlaceDraft), the
+  // first of these ranks.
+  std::vector<std::string> draft_devices = {};
+  int32_t draft_first = static_cast<int32_t>(RankLayout::kOnEach);
   // The ranks of this process; 0: all.
   int32_t first = 0;
   int32_t here = 0;
 
-  // Of all processes; one for each stage while nothing is settled.
-  int32_t count() const { return std::max(target, 1) * stages; }
+  // Of the target in all processes; one for each stage while nothing is settled.
+  int32_t num_target() const { return std::max(target, 1) * stages; }
+  // With those of the draft alone.
+  int32_t count() const { return num_target() + num_own_draft(); }
+  int32_t num_own_draft() const {
+    return draft_first >= num_target() ? static_cast<int32_t>(draft_devices.size()) : 0;
+  }
   int32_t num_here() const { return here > 0 ? here : count(); }
+  // As the communicators of the ranks are made.
+  Stages StagesOf() const { return {.count = stages, .apart = num_own_draft()}; }
 };
 
 const BoundOptions<RankOptions>& RankOptionRows();
+
+// Where the draft is, now that the target's ranks are known: on one of their devices, or on devices
+// that it has alone. On a CPU it always has ranks of its own. INVALID_ARGUMENT for some of both.
+Status PlaceDraft(const BackendOptions& backend, RankOptions& ranks);
 
 // Before anything uses a GPU, where there may be several ranks.
 void PrepareForRanks(const RankOptions& ranks);
@@ -44,18 +62,18 @@ BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& r
 // The number of ranks is settled.
 Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
     const BackendOptions& options, const RankOptions& ranks, std::shared_ptr<ops::Backend> first);
-// The communicators of one engine, one for each backend, whose ranks form `stages` stages of equal
-// size. With a single backend there is no communicator: null.
+// The communicators of one engine, one for each backend. With a single backend there is no
+// communicator: null.
 Result<std::vector<std::shared_ptr<Communicator>>> MakeCommunicators(
-    const std::vector<std::shared_ptr<ops::Backend>>& backends, int32_t stages);
-// Likewise for an engine whose ranks other processes have too. `processes`: this one among them; on
-// a CPU it is the rank's communicator itself.
+    const std::vector<std::shared_ptr<ops::Backend>>& backends, const Stages& stages);
+// Likewise for an engine whose ranks other processes have too, in `stages` stages of equal size.
+// `processes`: this one among them; on a CPU it is the rank's communicator itself.
 Result<std::vector<std::shared_ptr<Communicator>>> MakeCommunicatorsOfProcesses(
     const std::vector<std::shared_ptr<ops::Backend>>& backends,
     std::shared_ptr<Communicator> processes, int32_t stages);
 
 // The parts of a model that the ranks hold, that of rank 0 first and those of the first stage
-// before those of the next; all of it where it is not split.
+// before those of the next; all of it where it is not split, and no layer where it is elsewhere.
 // Errors name the option.
 Result<std::vector<ModelSpec>> TargetParts(const ModelSpec& spec, const RankOptions& ranks);
 Result<std::vector<ModelSpec>> DraftParts(const ModelSpec& spec, const RankOptions& ranks);

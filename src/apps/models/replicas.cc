@@ -32,18 +32,42 @@ BackendOptions BackendOfReplica(const BackendOptions& options, const ReplicaOpti
   return share;
 }
 
+namespace {
+
+// Replica `replica`'s part of devices that are named for all.
+std::vector<std::string> PartOf(const std::vector<std::string>& all, int32_t count,
+                                int32_t replica) {
+  const auto each = std::ssize(all) / count;
+  const auto first = all.begin() + replica * each;
+  return {first, first + each};
+}
+
+}  // namespace
+
 Status ShareDevices(RankOptions& ranks, ReplicaOptions& replicas) {
-  const size_t named = ranks.devices.size();
-  const auto count = static_cast<size_t>(replicas.count);
-  if (count == 1 || named <= 1) return {};
-  if (named % count != 0) {
-    return InvalidArgument(
-        fmt::format("--data_parallel_size {}: --device names {} devices; name as many for each "
-                    "replica, or only the first",
-                    replicas.count, named));
+  const int32_t count = replicas.count;
+  if (count == 1) return {};
+  const auto named = std::ssize(ranks.devices), for_drafts = std::ssize(ranks.draft_devices);
+  const auto refuse = [&](std::string_view why) {
+    return InvalidArgument(fmt::format("--data_parallel_size {}: {}", count, why));
+  };
+  if (named > 1) {
+    if (named % count != 0) {
+      return refuse(fmt::format(
+          "--device names {} devices; name as many for each replica, or only the first", named));
+    }
+    replicas.devices = ranks.devices;
+    ranks.devices = PartOf(replicas.devices, count, 0);
   }
-  replicas.devices = ranks.devices;
-  ranks.devices.resize(named / count);
+  // Each replica's draft has ranks on the one CPU.
+  if (for_drafts == 0 || ranks.draft_devices.front() == "cpu") return {};
+  if (named == 1 || for_drafts % count != 0) {
+    return refuse(fmt::format(
+        "--device names {} device{} and --draft_device {}; name as many for each replica", named,
+        named == 1 ? "" : "s", for_drafts));
+  }
+  replicas.draft_devices = ranks.draft_devices;
+  ranks.draft_devices = PartOf(replicas.draft_devices, count, 0);
   return {};
 }
 
@@ -54,9 +78,11 @@ Result<std::vector<std::vector<std::shared_ptr<ops::Backend>>>> MakeReplicaBacke
   for (int32_t replica = 0; replica < replicas.count; ++replica) {
     BackendOptions own = BackendOfReplica(options, replicas, replica);
     RankOptions own_ranks = ranks;
+    if (!replicas.draft_devices.empty()) {
+      own_ranks.draft_devices = PartOf(replicas.draft_devices, replicas.count, replica);
+    }
     if (!replicas.devices.empty()) {
-      const auto first = replicas.devices.begin() + replica * std::ssize(ranks.devices);
-      own_ranks.devices.assign(first, first + std::ssize(ranks.devices));
+      own_ranks.devices = PartOf(replicas.devices, replicas.count, replica);
       own.device = own_ranks.devices.front();
     } else if (replica > 0) {
       const Device last = made.back().back()->device();

@@ -17,6 +17,8 @@ struct ReplicaOptions {
   int32_t count = 1;
   // Of all ranks, replica after replica, where a list names them; empty: those after each other.
   std::vector<std::string> devices = {};
+  // Likewise of the drafts' ranks.
+  std::vector<std::string> draft_devices = {};
 };
 
 const BoundOptions<ReplicaOptions>& ReplicaOptionRows();
@@ -25,8 +27,8 @@ const BoundOptions<ReplicaOptions>& ReplicaOptionRows();
 BackendOptions BackendOfReplica(const BackendOptions& options, const ReplicaOptions& replicas,
                                 int32_t replica);
 
-// Divides the devices that were named for ranks, if several were, among the replicas; the ranks
-// keep those of the first. INVALID_ARGUMENT where that is not possible.
+// Divides the devices that were named for ranks, if several were, among the replicas, and so those
+// named for drafts; the ranks keep those of the first. INVALID_ARGUMENT where that is not possible.
 Status ShareDevices(RankOptions& ranks, ReplicaOptions& replicas);
 
 // Of each replica the backends of its ranks. On GPUs the first replica begins with the one that the

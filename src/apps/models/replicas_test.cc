@@ -39,5 +39,41 @@ TEST(ReplicasTest, HaveBackendsOfTheirOwnWhichTheNextSessionShares) {
   EXPECT_EQ(*second, *first);
 }
 
+TEST(ReplicasTest, DevicesAreSharedOutInTheirOrder) {
+  RankOptions ranks;
+  ranks.devices = {"cuda:0", "cuda:1", "cuda:3", "cuda:4"};
+  ranks.draft_devices = {"cuda:2", "cuda:5"};
+  ReplicaOptions replicas{.count = 2};
+  ASSERT_TRUE(ShareDevices(ranks, replicas).ok());
+  EXPECT_EQ(ranks.devices, (std::vector<std::string>{"cuda:0", "cuda:1"}));
+  EXPECT_EQ(ranks.draft_devices, (std::vector<std::string>{"cuda:2"}));
+  EXPECT_EQ(replicas.draft_devices, (std::vector<std::string>{"cuda:2", "cuda:5"}));
+}
+
+TEST(ReplicasTest, DraftsOfSeveralReplicasNeedADeviceEach) {
+  ReplicaOptions replicas{.count = 2};
+  RankOptions ranks;
+  ranks.devices = {"cuda:0", "cuda:1"};
+  ranks.draft_devices = {"cuda:2"};
+  EXPECT_NE(ShareDevices(ranks, replicas).message().find("--draft_device 1;"), std::string::npos);
+  ranks.devices = {"cuda:0"};
+  ranks.draft_devices = {"cuda:2", "cuda:3"};
+  EXPECT_FALSE(ShareDevices(ranks, replicas).ok());
+  ranks.devices = ranks.draft_devices = {"cpu"};  // each has threads of its own
+  EXPECT_TRUE(ShareDevices(ranks, replicas).ok());
+}
+
+TEST(ReplicasTest, EachHasARankForItsDraft) {
+  SharedDevices devices;
+  RankOptions ranks;
+  ranks.target = 1;
+  ranks.devices = ranks.draft_devices = {"cpu"};
+  ASSERT_TRUE(PlaceDraft(OnCpu(4), ranks).ok());
+  const auto made = MakeReplicaBackends(OnCpu(4), {.count = 2}, ranks, devices);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  EXPECT_EQ((*made)[0].size(), 2u);
+  EXPECT_EQ((*made)[1].size(), 2u);
+}
+
 }  // namespace
 }  // namespace tandem::apps

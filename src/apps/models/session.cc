@@ -98,13 +98,14 @@ bool SharesEngine(const Session& session) {
 // The communicators of a replica's ranks. Those of several processes are made once.
 Result<std::vector<std::shared_ptr<Communicator>>> CommunicatorsOf(const Session& session,
                                                                    const SessionReplica& replica) {
-  const int32_t stages = session.options.ranks.stages;
-  if (!SharesEngine(session)) return MakeCommunicators(replica.backends, stages);
+  const RankOptions& ranks = session.options.ranks;
+  if (!SharesEngine(session)) return MakeCommunicators(replica.backends, ranks.StagesOf());
   ProcessGroup& group = *session.processes;
   if (group.communicator == nullptr) {
     return Unimplemented("--num_processes: several processes have one engine, and no second one");
   }
-  return MakeCommunicatorsOfProcesses(replica.backends, std::move(group.communicator), stages);
+  return MakeCommunicatorsOfProcesses(replica.backends, std::move(group.communicator),
+                                      ranks.stages);
 }
 
 Result<std::vector<EngineRank>> RanksOf(const Session& session, const SessionReplica& replica) {
@@ -173,7 +174,7 @@ Result<std::unique_ptr<Session>> OpenSession(const OptionValues& values, Console
     // GPUs that cannot be ranks are found before minutes of loading.
     if (!SharesEngine(*session)) {
       TANDEM_RETURN_IF_ERROR(
-          MakeCommunicators(replica.backends, session->options.ranks.stages).status());
+          MakeCommunicators(replica.backends, session->options.ranks.StagesOf()).status());
     }
     for (size_t rank = 1; rank < replica.backends.size(); ++rank) {
       replica.other_ranks.emplace_back().backend = replica.backends[rank].get();

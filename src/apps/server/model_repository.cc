@@ -313,8 +313,8 @@ Result<OptionValues> ModelRepository::ValuesOf(const FolderModel& model) const {
   return values;
 }
 
-// As many ranks as there are gpu_device_ids, on those GPUs. Without GPUs only their number counts.
-// The command line goes over both.
+// As many ranks as there are gpu_device_ids, on those GPUs, and the draft on its own ones. Without
+// GPUs only the number of the target's counts. The command line goes over all of it.
 Status ModelRepository::PlaceRanks(const FolderModel& model, OptionValues& values) const {
   const OptionSpec& device = BackendOptionRows().RowOf<&BackendOptions::device>();
   const OptionSpec& ranks = RankOptionRows().RowOf<&RankOptions::target>();
@@ -339,10 +339,15 @@ Status ModelRepository::PlaceRanks(const FolderModel& model, OptionValues& value
   if (!as_many) gpus = gpus.substr(0, gpus.find(','));
   TANDEM_RETURN_IF_ERROR(values.Set(device.name, {gpus}, where));
   const std::string& draft = links_.at(model.name).draft;
-  if (draft.empty()) return {};
-  const std::string warning = DraftPlacementWarning(model, *Known(draft));
-  if (!warning.empty()) LogWarning("{}", warning);
-  return {};
+  const OptionSpec& draft_device = RankOptionRows().RowOf<&RankOptions::draft_device>();
+  if (draft.empty() || !as_many || values_.IsSet(draft_device)) return {};
+  const auto of_draft = DraftGpuList(model, *Known(draft), ops::NumCudaDevices());
+  if (!of_draft.ok()) {
+    LogWarning("{}; where it drafts for {} it runs beside it", of_draft.status().message(),
+               model.name);
+    return {};
+  }
+  return of_draft->empty() ? Status() : values.Set(draft_device.name, {*of_draft}, where);
 }
 
 Status ModelRepository::OpenEngineOf(const FolderModel& model) {

@@ -124,16 +124,20 @@ std::string CpuList(size_t ids) {
   return fmt::format("{}", fmt::join(std::vector<std::string_view>(ids, "cpu"), ","));
 }
 
-std::string DraftPlacementWarning(const FolderModel& target, const FolderModel& draft) {
+Result<std::string> DraftGpuList(const FolderModel& target, const FolderModel& draft, int gpus) {
   const std::vector<int32_t>& at = target.parameters.gpu_device_ids;
   const std::vector<int32_t>& asked = draft.parameters.gpu_device_ids;
-  if (at.empty() || asked.empty() || std::ranges::is_permutation(at, asked)) return {};
-  return fmt::format(
-      "{}: gpu_device_ids {} hold only for requests to this model itself: where it drafts for {} "
-      "it runs on GPU{} {} of that model, beside it, because a draft cannot have GPUs of its own "
-      "yet",
-      draft.name, fmt::join(asked, ","), target.name, at.size() == 1 ? "" : "s",
-      fmt::join(at, ","));
+  if (at.empty() || asked.empty() || std::ranges::is_permutation(at, asked)) return std::string();
+  const auto shared = std::ranges::count_if(
+      asked, [&](int32_t gpu) { return std::ranges::find(at, gpu) != at.end(); });
+  Result<std::string> list = GpuList(asked, gpus);
+  if (list.ok() && shared > 0 && asked.size() > 1) {
+    list = InvalidArgument(fmt::format(
+        "parameter gpu_device_ids is {}, and that of {} {}: a draft has one of its target's GPUs, "
+        "or only others",
+        fmt::join(asked, ","), target.name, fmt::join(at, ",")));
+  }
+  return list.ok() ? list : list.status().Annotate(draft.name);
 }
 
 }  // namespace tandem::apps

@@ -33,9 +33,10 @@ Result<std::string> GpuList(const std::vector<int32_t>& ids, int gpus);
 // "cpu,cpu" for as many ids.
 std::string CpuList(size_t ids);
 
-// Of a draft whose GPUs are not its target's: where it runs instead. Empty: there is nothing to
-// say.
-std::string DraftPlacementWarning(const serve::kserve::FolderModel& target,
-                                  const serve::kserve::FolderModel& draft);
+// Where a draft runs that drafts for `target`: "cuda:0" by its own gpu_device_ids. Empty: beside
+// its target, because it names the same GPUs or none. INVALID_ARGUMENT when it can not run there,
+// named as the parameter of the draft.
+Result<std::string> DraftGpuList(const serve::kserve::FolderModel& target,
+                                 const serve::kserve::FolderModel& draft, int gpus);
 
 }  // namespace tandem::apps

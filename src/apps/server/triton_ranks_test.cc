@@ -92,14 +92,26 @@ TEST(TritonRanks, GpusThatAreNotThereAreNamedWithTheParameter) {
   EXPECT_THAT(GpuList({1, 1}, 2).status().message(), HasSubstr("twice"));
 }
 
-TEST(TritonRanks, ADraftElsewhereRunsBesideItsTargetAndSaysSo) {
+TEST(TritonRanks, ADraftRunsOnItsOwnGpusOrBesideItsTarget) {
   const FolderModel target = Engine("tensorrt_llm", {1, 2}, {});
-  EXPECT_THAT(DraftPlacementWarning(target, Engine("tensorrt_llm_draft", {0}, {})),
-              testing::AllOf(HasSubstr("tensorrt_llm_draft: gpu_device_ids 0 "),
-                             HasSubstr("on GPUs 1,2 of that model")));
-  EXPECT_THAT(DraftPlacementWarning(target, Engine("draft", {2, 1}, {})), IsEmpty());
-  EXPECT_THAT(DraftPlacementWarning(target, Engine("draft", {}, {})), IsEmpty());
-  EXPECT_THAT(DraftPlacementWarning(Engine("target", {}, {}), Engine("draft", {0}, {})), IsEmpty());
+  const auto list = [&](std::vector<int32_t> gpus) {
+    return DraftGpuList(target, Engine("draft", std::move(gpus), {}), 4);
+  };
+  EXPECT_EQ(*list({0}), "cuda:0");
+  EXPECT_EQ(*list({0, 3}), "cuda:0,cuda:3");
+  EXPECT_EQ(*list({2}), "cuda:2");
+  EXPECT_EQ(*list({2, 1}), "");
+  EXPECT_EQ(*list({}), "");
+  EXPECT_EQ(*DraftGpuList(Engine("target", {}, {}), Engine("draft", {0}, {}), 4), "");
+}
+
+TEST(TritonRanks, GpusThatADraftCanNotHaveAreNamedWithTheModel) {
+  const FolderModel target = Engine("tensorrt_llm", {1, 2}, {});
+  EXPECT_THAT(DraftGpuList(target, Engine("draft", {0, 1}, {}), 4).status().message(),
+              testing::AllOf(HasSubstr("draft: parameter gpu_device_ids is 0,1"),
+                             HasSubstr("that of tensorrt_llm 1,2")));
+  EXPECT_THAT(DraftGpuList(target, Engine("draft", {7}, {}), 4).status().message(),
+              HasSubstr("draft: parameter gpu_device_ids is 7: there is no GPU 7"));
 }
 
 }  // namespace

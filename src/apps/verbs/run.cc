@@ -14,6 +14,7 @@
 #include "apps/verbs/draft_target_config.h"
 #include "apps/verbs/prompts.h"
 #include "base/log.h"
+#include "ops/backend.h"
 #include "runtime/option_rows.h"
 #include "runtime/request/sampling_parameters.h"
 #include "serve/generate_service.h"
@@ -69,8 +70,8 @@ const BoundOptions<RunOptions>& RunRows() {
       BindOption<RunOptions, &RunOptions::draft_target_model_config>(
           {.name = "draft_target_model_config",
            .meaning = "[draft_len,[draft devices],[target devices],use_logits], as in "
-                      "[4,[0],[1],False]; draft_len is the longest draft; the devices have no "
-                      "effect",
+                      "[4,[0],[1],False]; draft_len is the longest draft; the devices are "
+                      "GPUs, where this machine has them",
            .group = "Speculation"}),
   });
   return rows;
@@ -193,11 +194,40 @@ Result<DraftTargetConfig> ReadDraftTargetConfig(const OptionValues& values, Cons
   if (EngineOptionsFrom(values).draft_mode == DraftMode::kOff) {
     LogWarning("--{}: has no effect with --no_draft", row.name);
   }
-  console.Say(
-      fmt::format("drafts of up to {} tokens; devices {} (draft) and {} (target) have no effect",
-                  config->draft_len, fmt::join(config->draft_devices, ","),
-                  fmt::join(config->target_devices, ",")));
+  console.Say(fmt::format("drafts of up to {} tokens", config->draft_len));
   return config;
+}
+
+// The options that put both models on the GPUs of --draft_target_model_config, where this machine
+// has them and the command line has not put them elsewhere.
+Status PlaceModels(const DraftTargetConfig& config, const Console& console, OptionValues& values) {
+  if (config.draft_len == 0) return {};
+  const std::string_view where = RunRows().RowOf<&RunOptions::draft_target_model_config>().name;
+  const OptionSpec& device = BackendOptionRows().RowOf<&BackendOptions::device>();
+  const OptionSpec& draft_device = RankOptionRows().RowOf<&RankOptions::draft_device>();
+  const OptionSpec& ranks = RankOptionRows().RowOf<&RankOptions::target>();
+  int last = 0;
+  for (const auto* gpus : {&config.draft_devices, &config.target_devices}) {
+    last = std::max(last, *std::ranges::max_element(*gpus));
+  }
+  PrepareForRanks({.target = 2});  // asking for the GPUs is the first that is done with them
+  const bool is_placed = values.IsSet(device) || values.IsSet(draft_device);
+  if (const int gpus = ops::NumCudaDevices(); is_placed || last >= gpus) {
+    console.Say(fmt::format("devices {} (draft) and {} (target) have no effect: {}",
+                            fmt::join(config.draft_devices, ","),
+                            fmt::join(config.target_devices, ","),
+                            is_placed   ? "--device says where the models run"
+                            : gpus == 0 ? std::string("there is no GPU")
+                                        : fmt::format("there is no GPU {}", last)));
+    return {};
+  }
+  const auto set = [&](const OptionSpec& option, const std::vector<int>& gpus) {
+    return values.Set(option.name, {fmt::format("cuda:{}", fmt::join(gpus, ",cuda:"))}, where);
+  };
+  TANDEM_RETURN_IF_ERROR(set(device, config.target_devices));
+  TANDEM_RETURN_IF_ERROR(set(draft_device, config.draft_devices));
+  if (config.target_devices.size() > 1 || values.IsSet(ranks)) return {};
+  return values.Set(ranks.name, {"1"}, where);
 }
 
 // Answers all prompts in order, with at most as many open as the engine's queue takes.
@@ -259,7 +289,8 @@ class Answering {
   Usage total_;  // of all answers
 };
 
-Status Run(const OptionValues& values, Console& console) {
+Status Run(const OptionValues& given, Console& console) {
+  OptionValues values = given;
   const RunOptions options = RunRows().Read(values);
   if (options.num_beams != 1) {
     return InvalidArgument(
@@ -269,6 +300,7 @@ Status Run(const OptionValues& values, Console& console) {
   NameLegacyOptions(values, LegacyRunRows());
   // Refuse everything possible before a model is loaded.
   TANDEM_ASSIGN_OR_RETURN(const DraftTargetConfig config, ReadDraftTargetConfig(values, console));
+  TANDEM_RETURN_IF_ERROR(PlaceModels(config, console, values));
   TANDEM_ASSIGN_OR_RETURN(auto prompts, ReadPrompts(options.input_text, options.input_file));
   TANDEM_ASSIGN_OR_RETURN(
       const auto session, OpenSession(values, console, [&](EngineOptions& engine) {

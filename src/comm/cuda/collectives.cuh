@@ -23,10 +23,9 @@ bool EnqueueAllReduceNorm(const ops::cuda::Context& context, const Links& links,
 // fp32. part: [rows, n], all: [rows, columns]; fewer than 2^31 elements in `part`.
 void EnqueueGather(const ops::cuda::Context& context, const Links& links, const Tensor& part,
                    const Tensor& all);
-// Rows of any type of two bytes or more. `to`: the set of ranks that receive, as bits; this one is
-// not among them. On both sides the rows have the same number of bytes.
-void EnqueueSend(const ops::cuda::Context& context, const Links& links, const Tensor& rows,
-                 uint32_t to);
+// Rows of any type of two bytes or more, to and from another rank. On both sides the rows have the
+// same number of bytes.
+void EnqueueSend(const ops::cuda::Context& context, const Links& links, const Tensor& rows, int to);
 void EnqueueReceive(const ops::cuda::Context& context, const Links& links, const Tensor& rows,
                     int from);
 

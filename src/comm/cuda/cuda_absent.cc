@@ -12,7 +12,7 @@ Status WithoutCuda() {
 }  // namespace
 
 Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
-    std::span<ops::Backend* const> /*backends*/, int /*stages*/) {
+    std::span<ops::Backend* const> /*backends*/, const Stages& /*stages*/) {
   return WithoutCuda();
 }
 

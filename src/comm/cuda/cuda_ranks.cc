@@ -22,7 +22,7 @@ Result<std::vector<ops::cuda::Context>> ContextsOf(std::span<ops::Backend* const
 }  // namespace
 
 Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
-    std::span<ops::Backend* const> backends, int stages) {
+    std::span<ops::Backend* const> backends, const Stages& stages) {
   TANDEM_ASSIGN_OR_RETURN(const std::vector<ops::cuda::Context> contexts, ContextsOf(backends));
   return cuda_ranks::MakeStreamRanks(contexts, {.one_shot_bytes = {}, .stages = stages});
 }

@@ -9,20 +9,21 @@
 #include <vector>
 
 #include "comm/communicator.h"
+#include "comm/stages.h"
 #include "ops/backend.h"
 
 namespace tandem {
 
-// One for each backend, in their order, for one to eight different GPUs, in `stages` stages of
-// equally many. AllReduce takes fp32, bf16 and fp16, GatherColumns fp32, of any size; the other
-// functions rows of an even number of bytes. They may be destroyed in any order, each before its
-// backend and from any thread; a rank whose communicator is destroyed has left.
+// One for each backend, in their order, for one to eight different GPUs. AllReduce takes fp32, bf16
+// and fp16, GatherColumns fp32, of any size; the other functions rows of an even number of bytes.
+// They may be destroyed in any order, each before its backend and from any thread; a rank whose
+// communicator is destroyed has left.
 //
 // FAILED_PRECONDITION when two of the GPUs cannot read each other's memory, INVALID_ARGUMENT for
 // other backends, RESOURCE_EXHAUSTED without the memory (30 to 72 MiB on each GPU), UNAVAILABLE
 // when a GPU has failed or this program was built without CUDA.
 Result<std::vector<std::unique_ptr<Communicator>>> MakeCudaRanks(
-    std::span<ops::Backend* const> backends, int stages = 1);
+    std::span<ops::Backend* const> backends, const Stages& stages = {});
 
 // Likewise where the GPUs belong to several processes, of one machine or of several: NCCL, which is
 // loaded then, carries what they send. `processes`: this process among them. All call this with

@@ -16,6 +16,7 @@
 
 #include "comm/cuda/testing/gpus.cuh"
 #include "comm/nccl_library.h"
+#include "comm/testing/send_to_all.h"
 #include "tensor/convert.h"
 
 namespace tandem::cuda_ranks {
@@ -339,7 +340,7 @@ TEST_P(CudaRanksTest, RowsAreHandedOnAndTheLastOnesReachAll) {
         }
         Upload(rank, rows, expected(own));
         if (own < last) rank.comm->Send(rows, own + 1);
-        rank.comm->BroadcastRows(rows, last);
+        SendToAll(*rank.comm, rows, last);
         ASSERT_TRUE(Download(rank, rows) == expected(last)) << count << " of the last";
         EXPECT_EQ(Download(rank, memory.View(DType::kU8, {kBeyond}, offset + rows.NumBytes())),
                   std::vector<std::byte>(kBeyond));
@@ -368,7 +369,7 @@ TEST_P(CudaRanksTest, ARecordedGraphHandsOnWhatItFindsEachTimeItIsLaunched) {
     const cudaGraphExec_t graph = rank.Record([&] {
       if (own > 0) rank.comm->Receive(all, own - 1);
       if (own < last) rank.comm->Send(all, own + 1);
-      rank.comm->BroadcastRows(few, last);
+      SendToAll(*rank.comm, few, last);
     });
     for (int replay = 0; replay < kReplays; ++replay) {
       const int i = replay % kInputs;
@@ -499,7 +500,8 @@ class CudaStagesTest : public testing::TestWithParam<std::tuple<int, int, int>> 
       GTEST_SKIP() << "needs " << ranks * stages << " GPUs, this machine has " << NumGpus();
     }
     if (processes > 0 && !NcclLibrary::Load().ok()) GTEST_SKIP() << "needs NCCL";
-    gpus_ = std::make_unique<Gpus>(ranks * stages, StreamRanksOptions{{}, stages, {}}, processes);
+    gpus_ = std::make_unique<Gpus>(ranks * stages, StreamRanksOptions{{}, {.count = stages}, {}},
+                                   processes);
   }
   void TearDown() override {
     gpus_.reset();
@@ -532,7 +534,7 @@ TEST_P(CudaStagesTest, SumsAreThoseOfAStageWhoseRowsGoOn) {
       stage.AllReduce(stream);
       if (!is_last) all.Send(stream, all.rank() + ranks);
       if (is_last) stage.GatherColumns(rows.View(DType::kF32, {1, kPart}), logits);
-      all.BroadcastRows(logits, all.size() - ranks);
+      SendToAll(all, logits, all.size() - ranks);
     });
     for (int step = 0; step < kSteps; ++step) {
       if (is_first) CopyOnStream(rank, stream, in);

@@ -61,15 +61,15 @@ class Connecting {
     return Connect();
   }
 
-  // Every pair of ranks exchanges a byte, and each rank's is broadcast: NCCL connects them at
-  // their first call, and a call that waits for a process that has left could not be ended.
+  // Every pair of ranks exchanges a byte: NCCL connects them at their first call, and a call that
+  // waits for a process that has left could not be ended.
   int Connect() {
     std::vector<std::byte*> bytes(contexts_.size());
     for (size_t i = 0; i < contexts_.size(); ++i) {
       CheckCuda(cudaSetDevice(contexts_[i].device), "choosing the GPU");
       CheckCuda(cudaMalloc(&bytes[i], static_cast<size_t>(2 * size_)), "a rank's first bytes");
     }
-    int error = Grouped([&](size_t i) {
+    const int error = Grouped([&](size_t i) {
       int found = NcclLibrary::kSuccess;
       for (int peer = 0; peer < size_ && found == NcclLibrary::kSuccess; ++peer) {
         if (peer == first_ + static_cast<int>(i)) continue;
@@ -80,12 +80,6 @@ class Connecting {
       }
       return found;
     });
-    for (int from = 0; from < size_ && error == NcclLibrary::kSuccess; ++from) {
-      error = Grouped([&](size_t i) {
-        return nccl_.broadcast(bytes[i], bytes[i], 1, NcclLibrary::kBytes, from, comms_[i],
-                               contexts_[i].stream);
-      });
-    }
     for (size_t i = 0; i < contexts_.size(); ++i) {
       CheckCuda(cudaSetDevice(contexts_[i].device), "choosing the GPU");
       CheckCuda(cudaStreamSynchronize(contexts_[i].stream), "the ranks' first bytes");

@@ -133,12 +133,6 @@ class NcclRank final : public Communicator {
     }
   }
 
-  void BroadcastRows(const Tensor& rows, int from) override {
-    Do("BroadcastRows", rows, [&](const NcclLibrary& nccl, NcclLibrary::Comm comm) {
-      return nccl.broadcast(rows.data, rows.data, BytesOf(rows), NcclLibrary::kBytes, from, comm,
-                            context_.stream);
-    });
-  }
   void Send(const Tensor& rows, int to) override {
     Do("Send", rows, [&](const NcclLibrary& nccl, NcclLibrary::Comm comm) {
       return nccl.send(rows.data, BytesOf(rows), NcclLibrary::kBytes, to, comm, context_.stream);

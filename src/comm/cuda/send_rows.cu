@@ -1,6 +1,6 @@
-// Send, Receive and BroadcastRows: a rank stores its rows in memory of those that receive them, and
-// says so; they copy them to their place. What is to be sent next may be stored while what came
-// before is being copied.
+// Send and Receive: a rank stores its rows in memory of the one that receives them, and says so;
+// that one copies them to their place. What is to be sent next may be stored while what came before
+// is being copied.
 #include <algorithm>
 #include <bit>
 
@@ -13,41 +13,27 @@ namespace {
 
 constexpr int kElements = 8;  // of a piece; two bytes each, whatever they mean
 
-// To the ranks in the set `to`, as bits. A block handles `share` pieces in a round.
+// To the rank `to`. A block handles `share` pieces in a round.
 template <bool kWhole>
 __global__ void __launch_bounds__(kPieceThreads)
-    SendKernel(const __grid_constant__ Links links, const uint16_t* rows, int64_t count,
-               uint32_t to, int share) {
+    SendKernel(const __grid_constant__ Links links, const uint16_t* rows, int64_t count, int to,
+               int share) {
   ops::cuda::BeginKernel();
-  RankMemory& own = Own(links);
-  const auto sends_to = [&](int rank) { return (to >> rank & 1) != 0; };
-  uint64_t rounds[kMaxRanks] = {};  // of each channel
-  bool given_up = false;
-#pragma unroll
-  for (int rank = 0; rank < kMaxRanks; ++rank) {
-    if (!sends_to(rank)) continue;
-    rounds[rank] = own.sent[rank].rounds[blockIdx.x];
-    given_up = given_up || rounds[rank] == kGivenUp;
-  }
-  if (given_up) return;
-  const auto peer = static_cast<int>(threadIdx.x);  // of the threads that wait and signal
-  const bool signals = peer < links.size && sends_to(peer);
+  auto& sent = Own(links).sent[to];
+  Channel& channel = ChannelOf(links, links.rank, to);
+  uint64_t round = sent.rounds[blockIdx.x];
+  if (round == kGivenUp) return;
   const int64_t step = int64_t{share} * kElements;
   for (int64_t begin = blockIdx.x * step; begin < count; begin += gridDim.x * step) {
+    ++round;
     bool free = true;
-    uint64_t round = 0;
-#pragma unroll
-    for (int rank = 0; rank < kMaxRanks; ++rank) {
-      if (sends_to(rank)) ++rounds[rank];
-      if (rank == peer) round = rounds[rank];
-    }
-    if (signals) {
+    if (threadIdx.x == 0) {
       // Of the rounds before, the last one may still lie in the channel's other half.
-      const uint64_t* const taken = &own.sent[peer].taken[blockIdx.x];
+      const uint64_t* const taken = &sent.taken[blockIdx.x];
       free = Await(links, [&] { return LoadAcquire(taken) + 2 >= round; });
     }
     if (__syncthreads_or(free ? 0 : 1) != 0) {
-      given_up = true;
+      round = kGivenUp;
       break;
     }
     const auto pieces =
@@ -58,24 +44,11 @@ __global__ void __launch_bounds__(kPieceThreads)
           return std::bit_cast<uint4>(LoadElements<uint16_t, kElements, kWhole>(
               rows, begin + int64_t{i} * kElements, count));
         },
-        [&](int i, const uint4& piece) {
-#pragma unroll
-          for (int rank = 0; rank < kMaxRanks; ++rank) {
-            if (!sends_to(rank)) continue;
-            ChannelOf(links, links.rank, rank).pieces[rounds[rank] % 2][blockIdx.x][i] = piece;
-          }
-        });
+        [&](int i, const uint4& piece) { channel.pieces[round % 2][blockIdx.x][i] = piece; });
     __syncthreads();
-    if (signals) {
-      StoreRelease(&ChannelOf(links, links.rank, peer).arrived[blockIdx.x], round);
-    }
+    if (threadIdx.x == 0) StoreRelease(&channel.arrived[blockIdx.x], round);
   }
-#pragma unroll
-  for (int rank = 0; rank < kMaxRanks; ++rank) {
-    if (signals && rank == peer) {
-      own.sent[rank].rounds[blockIdx.x] = given_up ? kGivenUp : rounds[rank];
-    }
-  }
+  if (threadIdx.x == 0) sent.rounds[blockIdx.x] = round;
 }
 
 template <bool kWhole>
@@ -140,7 +113,7 @@ struct Division {
 }  // namespace
 
 void EnqueueSend(const ops::cuda::Context& context, const Links& links, const Tensor& rows,
-                 uint32_t to) {
+                 int to) {
   const Division by(links, rows);
   ops::cuda::LaunchEarly(context, "Send", by.whole ? SendKernel<true> : SendKernel<false>,
                          dim3(by.blocks), kPieceThreads, 0, links,

@@ -200,12 +200,10 @@ class StreamRank final : public Communicator {
     EnqueueGather(context_, links_, part, all);
   }
 
-  void BroadcastRows(const Tensor& rows, int from) override {
-    if (size() == 1) return;
-    if (rank() != from) return Receive(rows, from);
-    EnqueueTo(((uint32_t{1} << size()) - 1) & ~(uint32_t{1} << from), rows);
+  void Send(const Tensor& rows, int to) override {
+    if (rows.NumElements() == 0 || failed()) return;
+    EnqueueSend(context_, links_, rows, to);
   }
-  void Send(const Tensor& rows, int to) override { EnqueueTo(uint32_t{1} << to, rows); }
   void Receive(const Tensor& rows, int from) override {
     if (rows.NumElements() == 0 || failed()) return;
     EnqueueReceive(context_, links_, rows, from);
@@ -221,11 +219,6 @@ class StreamRank final : public Communicator {
 
  private:
   bool failed() const { return meeting_->failure().failed(); }
-  // A set of ranks, as bits.
-  void EnqueueTo(uint32_t to, const Tensor& rows) {
-    if (rows.NumElements() == 0 || failed()) return;
-    EnqueueSend(context_, links_, rows, to);
-  }
 
   const std::shared_ptr<Meeting> meeting_;
   const std::shared_ptr<Communicator> host_;
@@ -263,29 +256,29 @@ Result<std::vector<std::unique_ptr<Communicator>>> MakeStreamRanks(
     std::span<const Context> contexts, const StreamRanksOptions& options) {
   TANDEM_RETURN_IF_ERROR(CheckGpus(contexts));
   const auto size = static_cast<int>(contexts.size());
-  TANDEM_CHECK(options.stages >= 1 && size % options.stages == 0,
-               "stages with different numbers of ranks");
+  const Stages& stages = options.stages;
+  TANDEM_CHECK(stages.Divide(size), "stages with different numbers of ranks");
   const CurrentGpu restored;
   const auto failure = std::make_shared<SharedFailure>(options.on_failure);
   const auto meeting = std::make_shared<Meeting>(failure);
   TANDEM_RETURN_IF_ERROR(meeting->Prepare(contexts));
-  std::vector<std::unique_ptr<Communicator>> hosts = MakeInProcessRanks(size, options.stages);
-  const int of_stage = size / options.stages;
+  std::vector<std::unique_ptr<Communicator>> hosts = MakeInProcessRanks(size, stages);
   std::vector<std::unique_ptr<Communicator>> ranks;
   std::shared_ptr<Meeting> stage_meeting;
   for (int rank = 0; rank < size; ++rank) {
     const Context& context = contexts[static_cast<size_t>(rank)];
     const std::shared_ptr<Communicator> host = std::move(hosts[static_cast<size_t>(rank)]);
     std::unique_ptr<Communicator> stage;
-    if (options.stages > 1) {
-      if (rank % of_stage == 0) {
+    if (!stages.IsOne()) {
+      const Stages::Range own = stages.Of(rank, size);
+      if (rank == own.first) {
         stage_meeting = std::make_shared<Meeting>(failure);
         TANDEM_RETURN_IF_ERROR(stage_meeting->Prepare(
-            contexts.subspan(static_cast<size_t>(rank), static_cast<size_t>(of_stage))));
+            contexts.subspan(static_cast<size_t>(rank), static_cast<size_t>(own.size))));
       }
       stage = std::make_unique<StreamRank>(stage_meeting,
                                            std::shared_ptr<Communicator>(host, &host->stage()),
-                                           rank % of_stage, context, options);
+                                           rank - own.first, context, options);
     }
     ranks.push_back(
         std::make_unique<StreamRank>(meeting, host, rank, context, options, std::move(stage)));

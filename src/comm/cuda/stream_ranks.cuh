@@ -9,6 +9,7 @@
 
 #include "base/status.h"
 #include "comm/communicator.h"
+#include "comm/stages.h"
 #include "ops/cuda/context.cuh"
 
 namespace tandem::cuda_ranks {
@@ -29,7 +30,7 @@ struct StreamRanksOptions {
   // AllReduce is one-shot up to this size, two-shot beyond. Not set: where two-shot is faster. The
   // results are the same.
   std::optional<int64_t> one_shot_bytes;
-  int stages = 1;  // of equally many ranks
+  Stages stages;
   // Called with the first failure, by the thread that reports it; null: nobody else is told.
   std::function<void(const Status& why)> on_failure = {};
 };

@@ -47,8 +47,14 @@ class ProcessRank final : public Communicator {
     }
   }
 
-  void BroadcastRows(const Tensor& rows, int from) override { Spread(BytesOf(rows), from); }
-  void Broadcast(std::span<std::byte> bytes) override { Spread(bytes, 0); }
+  void Broadcast(std::span<std::byte> bytes) override {
+    if (rank() != 0) {
+      mesh_->Receive(first_, bytes);
+    } else {
+      for (int peer = 1; peer < size_; ++peer) mesh_->Send(first_ + peer, bytes);
+    }
+    mesh_->Exchange();
+  }
 
   void Send(const Tensor& rows, int to) override {
     mesh_->Send(first_ + to, BytesOf(rows));
@@ -75,17 +81,6 @@ class ProcessRank final : public Communicator {
     return mesh_->Exchange();
   }
 
-  void Spread(std::span<std::byte> bytes, int from) {
-    if (rank() != from) {
-      mesh_->Receive(first_ + from, bytes);
-    } else {
-      for (int peer = 0; peer < size_; ++peer) {
-        if (peer != from) mesh_->Send(first_ + peer, bytes);
-      }
-    }
-    mesh_->Exchange();
-  }
-
   const std::shared_ptr<Mesh> mesh_;
   const int first_;
   const int size_;
@@ -95,13 +90,12 @@ class ProcessRank final : public Communicator {
 
 }  // namespace
 
-std::unique_ptr<Communicator> MakeProcessRank(int rank, std::vector<Socket> others, int stages) {
+std::unique_ptr<Communicator> MakeProcessRank(int rank, std::vector<Socket> others,
+                                              const Stages& stages) {
   const auto mesh = std::make_shared<Mesh>(rank, std::move(others));
-  TANDEM_CHECK(stages >= 1 && mesh->size() % stages == 0, "stages with different numbers of ranks");
-  const int of_stage = mesh->size() / stages;
-  auto stage = stages == 1
-                   ? nullptr
-                   : std::make_unique<ProcessRank>(mesh, rank / of_stage * of_stage, of_stage);
+  TANDEM_CHECK(stages.Divide(mesh->size()), "stages with different numbers of ranks");
+  const Stages::Range own = stages.Of(rank, mesh->size());
+  auto stage = stages.IsOne() ? nullptr : std::make_unique<ProcessRank>(mesh, own.first, own.size);
   return std::make_unique<ProcessRank>(mesh, 0, mesh->size(), std::move(stage));
 }
 

@@ -7,12 +7,14 @@
 
 #include "comm/communicator.h"
 #include "comm/processes/socket.h"
+#include "comm/stages.h"
 
 namespace tandem {
 
-// `others`: connections by rank, its own one not open; the ranks form `stages` stages of equal
-// size. A rank fails for the others when it is destroyed, when Fail is called there, when its
-// process ends, and when its machine is silent for some seconds.
-std::unique_ptr<Communicator> MakeProcessRank(int rank, std::vector<Socket> others, int stages = 1);
+// `others`: connections by rank, its own one not open. A rank fails for the others when it is
+// destroyed, when Fail is called there, when its process ends, and when its machine is silent for
+// some seconds.
+std::unique_ptr<Communicator> MakeProcessRank(int rank, std::vector<Socket> others,
+                                              const Stages& stages = {});
 
 }  // namespace tandem

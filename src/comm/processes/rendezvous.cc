@@ -172,8 +172,9 @@ class Joining {
       sockets.push_back(std::move(sockets_[static_cast<size_t>(rank)]));
     }
     if (index) {
-      const bool has_stages = sockets.size() % static_cast<size_t>(world_.stages) == 0;
-      joined.ranks = MakeProcessRank(*index, std::move(sockets), has_stages ? world_.stages : 1);
+      const bool has_stages = world_.stages.Divide(static_cast<int>(sockets.size()));
+      joined.ranks =
+          MakeProcessRank(*index, std::move(sockets), has_stages ? world_.stages : Stages());
     }
     joined.links = std::move(links_);
     return joined;

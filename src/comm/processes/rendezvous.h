@@ -9,6 +9,7 @@
 #include "base/clock.h"
 #include "comm/communicator.h"
 #include "comm/processes/rank_link.h"
+#include "comm/stages.h"
 
 namespace tandem {
 
@@ -16,7 +17,7 @@ namespace tandem {
 struct RankWorld {
   int rank = 0;
   int size = 1;
-  int stages = 1;       // of the communicator: what all are told alike on their command lines
+  Stages stages;        // of the communicator: what all are told alike on their command lines
   std::string address;  // that rank 0 listens at: socket.h has its forms
   std::string secret;   // that all of them know; sent as it is
   std::string version;  // of the program: theirs must be the same

@@ -37,7 +37,7 @@ std::string FreeAddress() {
 TEST(RendezvousTest, LinksCarryMessagesBothWaysAndRanksKnowWhoSharesTheirCores) {
   for (const std::string& address : {NewRankAddress(), FreeAddress()}) {
     SCOPED_TRACE(address);
-    auto joined = JoinInThreads(3, 1, address);
+    auto joined = JoinInThreads(3, {}, address);
     ASSERT_EQ(joined[0].links.size(), 2u);
     for (int rank = 1; rank < 3; ++rank) {
       RankLink& down = *joined[0].links[static_cast<size_t>(rank - 1)];
@@ -61,7 +61,7 @@ TEST(RendezvousTest, LinksCarryMessagesBothWaysAndRanksKnowWhoSharesTheirCores) 
 }
 
 TEST(RendezvousTest, OfProcessesThatShareGpusTheFirstHasTheRanks) {
-  auto joined = JoinInThreads(5, 1, NewRankAddress(), {"a,b", "a,b", "c,d", "a,b", "c,d"});
+  auto joined = JoinInThreads(5, {}, NewRankAddress(), {"a,b", "a,b", "c,d", "a,b", "c,d"});
   ASSERT_EQ(joined[0].links.size(), 4u);
   for (const JoinedRanks& one : joined) EXPECT_EQ(one.with_ranks, (std::vector{0, 2}));
   for (const size_t waiting : {1, 3, 4}) EXPECT_EQ(joined[waiting].ranks, nullptr);
@@ -82,7 +82,7 @@ TEST(RendezvousTest, OfProcessesThatShareGpusTheFirstHasTheRanks) {
 
 TEST(RendezvousTest, StagesAreThoseOfTheProcessesWhereTheyDivideThem) {
   const auto stages_of = [](int stages) {
-    auto joined = JoinInThreads(2, stages, NewRankAddress(), {"a", "b"});
+    auto joined = JoinInThreads(2, {.count = stages}, NewRankAddress(), {"a", "b"});
     return joined[1].ranks->stage().size();
   };
   EXPECT_EQ(stages_of(1), 2);
@@ -101,7 +101,7 @@ TEST(RendezvousTest, ALinkWhoseOtherSideHasGoneNamesIt) {
 
 TEST(RendezvousTest, AnAddressIsFreeAgainWhenTheRanksHaveEnded) {
   for (const std::string& address : {NewRankAddress(), FreeAddress()}) {
-    for (int i = 0; i < 3; ++i) EXPECT_EQ(JoinInThreads(2, 1, address).size(), 2u);
+    for (int i = 0; i < 3; ++i) EXPECT_EQ(JoinInThreads(2, {}, address).size(), 2u);
   }
 }
 

@@ -20,7 +20,7 @@ inline std::string NewRankAddress() {
   return "unix:tandem-test-" + std::to_string(::getpid()) + "-" + std::to_string(next++);
 }
 
-inline std::vector<JoinedRanks> JoinInThreads(int size, int stages = 1,
+inline std::vector<JoinedRanks> JoinInThreads(int size, const Stages& stages = {},
                                               const std::string& address = NewRankAddress(),
                                               const std::vector<std::string>& gpus = {}) {
   std::vector<JoinedRanks> joined(static_cast<size_t>(size));

@@ -23,14 +23,23 @@ int64_t HeadColumns(const ModelSpec& spec) {
   return spec.place.is_last_stage() ? spec.hidden_size : 0;
 }
 
+// Of the residual stream.
+int64_t StreamColumns(const ModelSpec& spec) {
+  return spec.place.has_layers() ? spec.hidden_size : 0;
+}
+
 // A model of one stage may be whole, or split, on every stage of the engine.
 bool IsPlace(const RankPlace& place, Communicator* ranks) {
   if (ranks == nullptr) return place.is_whole();
+  if (!place.has_layers()) return place.apart;
   Communicator& stage = ranks->stage();
   if (place.ranks > 1 && (place.ranks != stage.size() || place.rank != stage.rank())) return false;
-  return place.stages == 1 || (place.stages * stage.size() == ranks->size() &&
-                               place.stage == ranks->rank() / stage.size());
+  return !place.shares_logits() ||
+         ranks->rank() == place.first + place.stage * place.ranks + place.rank;
 }
+
+// Whether the rank adds up with others what it computes of each layer.
+bool IsSplit(const RankPlace& place) { return place.ranks > 1 && place.has_layers(); }
 
 bool HasParallelLayers(const ModelSpec& spec) {
   return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) {
@@ -41,9 +50,9 @@ bool HasParallelLayers(const ModelSpec& spec) {
 }  // namespace
 
 Decoder::Workspace::Workspace(const ModelSpec& spec)
-    : residual(spec.hidden_size, spec.dtype),
-      normed(spec.hidden_size, spec.dtype),
-      delta(spec.hidden_size, spec.dtype),
+    : residual(StreamColumns(spec), spec.dtype),
+      normed(StreamColumns(spec), spec.dtype),
+      delta(StreamColumns(spec), spec.dtype),
       second_delta(HasParallelLayers(spec) ? spec.hidden_size : 0, spec.dtype),
       attention(spec),
       mlp(spec),
@@ -83,7 +92,7 @@ Decoder::Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend,
       backend_(backend),
       heartbeat_(heartbeat),
       ranks_(ranks),
-      stage_(weights_->spec.place.ranks > 1 ? &ranks->stage() : nullptr),
+      stage_(IsSplit(weights_->spec.place) ? &ranks->stage() : nullptr),
       workspace_(weights_->spec) {}
 
 int64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int32_t max_rows, int32_t max_logits_rows) {
@@ -298,10 +307,21 @@ Tensor Decoder::RunHead(const ops::BatchView& batch) {
   return logits;
 }
 
-// The logits of the last stage, on every rank.
+// All ranks of the last stage have the same logits; the others are divided among them.
 Tensor Decoder::ShareLogits(const ops::BatchView& batch) {
   const Tensor logits = workspace_.logits.View(batch.num_logits);
-  if (batch.num_logits > 0) ranks_->BroadcastRows(logits, ranks_->size() - ranks_->stage().size());
+  if (batch.num_logits == 0) return logits;
+  const RankPlace& place = spec().place;
+  const auto first = static_cast<int>(place.first_with_logits());
+  const auto having = static_cast<int>(place.ranks);
+  if (!place.is_last_stage()) {
+    ranks_->Receive(logits, first + ranks_->rank() % having);
+    return logits;
+  }
+  for (int rank = 0; rank < ranks_->size(); ++rank) {
+    const bool has_them = rank >= first && rank < first + having;
+    if (!has_them && rank % having == place.rank) ranks_->Send(logits, rank);
+  }
   return logits;
 }
 
@@ -313,6 +333,7 @@ Tensor Decoder::Forward(const ops::BatchView& batch, const ops::KvPool& pool) {
                    std::to_string(max_logits_rows_));
   TANDEM_CHECK(FitsPool(spec(), pool), "the pool was made for another model");
   const RankPlace& place = spec().place;
+  if (!place.has_layers()) return ShareLogits(batch);
   if (place.is_first_stage()) {
     Embed(batch);
   } else {
@@ -324,7 +345,7 @@ Tensor Decoder::Forward(const ops::BatchView& batch, const ops::KvPool& pool) {
     return ShareLogits(batch);
   }
   const Tensor logits = RunHead(batch);
-  return place.stages == 1 ? logits : ShareLogits(batch);
+  return place.shares_logits() ? ShareLogits(batch) : logits;
 }
 
 }  // namespace tandem

@@ -31,7 +31,8 @@ class Decoder {
   static int64_t WorkspaceBytes(const ModelSpec& spec, int32_t max_rows, int32_t max_logits_rows);
 
   // Runs the batch: stores keys and values into `pool` and returns the logits of batch.logits_rows:
-  // [num_logits, vocab] fp32, a view that is valid until the next call. Every stage returns them.
+  // [num_logits, vocab] fp32, a view that is valid until the next call. Every rank returns them,
+  // one that has nothing of the model too.
   Tensor Forward(const ops::BatchView& batch, const ops::KvPool& pool);
 
   // The parts of a pass, for callers that run a model one part at a time and load the weights of

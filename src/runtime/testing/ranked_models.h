@@ -10,20 +10,33 @@
 
 #include "comm/cuda/cuda_ranks.h"
 #include "comm/in_process.h"
+#include "model/rank_layout.h"
 #include "model/rank_source.h"
 #include "runtime/testing/family_engine.h"
 
 namespace tandem {
 
-// How many ranks a model is split over: those of a stage, and stages.
-struct RankSplit {
-  int ranks = 1;
-  int stages = 1;
-  int count() const { return ranks * stages; }
-  RankPlace PlaceOf(int rank) const { return {rank % ranks, ranks, rank / ranks, stages}; }
-};
-inline std::string NameOf(const RankSplit& split) {
-  return "Tp" + std::to_string(split.ranks) + "Pp" + std::to_string(split.stages);
+// A draft that is split over the ranks of each stage, that one rank alone has, or that has so many
+// ranks of its own; otherwise each rank has all of it.
+inline RankLayout WithSplitDraft(RankLayout layout) {
+  layout.draft_ranks = layout.ranks;
+  return layout;
+}
+inline RankLayout WithDraftOn(RankLayout layout, int64_t rank) {
+  layout.draft_first = rank;
+  return layout;
+}
+inline RankLayout WithOwnDraft(RankLayout layout, int64_t draft_ranks) {
+  layout.draft_ranks = draft_ranks;
+  layout.draft_first = layout.target_count();
+  return layout;
+}
+// "Tp2Pp1", and "Tp2Pp1Draft1From2" with a draft that only rank 2 has.
+inline std::string NameOf(const RankLayout& layout) {
+  std::string name = "Tp" + std::to_string(layout.ranks) + "Pp" + std::to_string(layout.stages);
+  if (layout.draft_first == RankLayout::kOnEach) return name;
+  return name + "Draft" + std::to_string(layout.draft_ranks) + "From" +
+         std::to_string(layout.draft_first);
 }
 
 // A model's weights on every rank, or its parts of them.
@@ -52,7 +65,7 @@ inline std::unique_ptr<ops::Backend> MakeRankBackend(int rank) {
 }
 
 inline std::vector<std::unique_ptr<Communicator>> MakeComms(const RankedModels& models,
-                                                            int stages) {
+                                                            const Stages& stages) {
   if (!TestOnCuda()) return MakeInProcessRanks(static_cast<int>(models.backends.size()), stages);
   std::vector<ops::Backend*> gpus;
   for (const auto& backend : models.backends) gpus.push_back(backend.get());
@@ -61,21 +74,18 @@ inline std::vector<std::unique_ptr<Communicator>> MakeComms(const RankedModels& 
   return std::move(*comms);
 }
 
-// The model as target, and in another type as draft: whole on every rank, or split over the ranks
-// of each stage.
-inline RankedModels LoadRanks(const std::string& name, const RankSplit& split, bool split_draft,
+// The model as target, and in another type as draft.
+inline RankedModels LoadRanks(const std::string& name, const RankLayout& layout,
                               int64_t max_seq_len) {
   RankedModels models;
-  for (int rank = 0; rank < split.count(); ++rank) {
-    const RankPlace place = split.PlaceOf(rank);
-    const RankPlace of_draft = split_draft ? RankPlace{place.rank, place.ranks} : RankPlace{};
+  for (int rank = 0; rank < layout.count(); ++rank) {
     ops::Backend& backend = *models.backends.emplace_back(MakeRankBackend(rank));
     EngineRank& one = models.ranks.emplace_back();
     one.backend = &backend;
-    one.target = LoadRank(name, FamilyTargetType(), place, backend, max_seq_len);
-    one.draft = LoadRank(name, kFamilyDraftType, of_draft, backend, max_seq_len);
+    one.target = LoadRank(name, FamilyTargetType(), layout.TargetAt(rank), backend, max_seq_len);
+    one.draft = LoadRank(name, kFamilyDraftType, layout.DraftAt(rank), backend, max_seq_len);
   }
-  auto comms = MakeComms(models, split.stages);
+  auto comms = MakeComms(models, layout.StagesOf());
   for (size_t rank = 0; rank < comms.size(); ++rank) {
     models.ranks[rank].ranks = std::move(comms[rank]);
   }
@@ -83,6 +93,6 @@ inline RankedModels LoadRanks(const std::string& name, const RankSplit& split, b
 }
 
 // As many GPUs as ranks, where the ranks are GPUs.
-inline bool HasRanks(int size) { return !TestOnCuda() || ops::NumCudaDevices() >= size; }
+inline bool HasRanks(int64_t size) { return !TestOnCuda() || ops::NumCudaDevices() >= size; }
 
 }  // namespace tandem

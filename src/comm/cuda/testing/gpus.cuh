@@ -68,7 +68,7 @@ class Gpus {
                            "a stream");
     }
     auto comms = processes == 0 ? MakeStreamRanks(contexts, options).value()
-                                : OfProcesses(contexts, options.stages, processes);
+                                : OfProcesses(contexts, options.stages.count, processes);
     for (size_t rank = 0; rank < contexts.size(); ++rank) {
       ranks_.push_back({contexts[rank], std::move(comms[rank])});
     }
@@ -96,7 +96,7 @@ class Gpus {
  private:
   static std::vector<std::unique_ptr<Communicator>> OfProcesses(
       std::span<const ops::cuda::Context> contexts, int stages, int processes) {
-    auto hosts = MakeInProcessRanks(processes, processes % stages == 0 ? stages : 1);
+    auto hosts = MakeInProcessRanks(processes, {.count = processes % stages == 0 ? stages : 1});
     const size_t here = contexts.size() / hosts.size();
     std::vector<std::unique_ptr<Communicator>> comms(contexts.size());
     std::vector<std::thread> threads;
