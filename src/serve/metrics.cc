@@ -76,6 +76,8 @@ constexpr EngineRow kEngineRows[] = {
      kCounter, Read<&EngineStats::requests_failed>},
     {"tandem_preemptions_total", "Sequences paused for lack of blocks.", kCounter,
      Read<&EngineStats::preemptions>},
+    {"tandem_engines_failed", "Models of which an engine has failed until a restart.", kGauge,
+     [](const EngineStats& stats) { return stats.failure.ok() ? 0.0 : 1.0; }},
     {"tandem_prompt_tokens_total", "Prompt tokens of admitted requests.", kCounter,
      Read<&EngineStats::prompt_tokens>},
     {"tandem_output_tokens_total", "Tokens generated.", kCounter,

@@ -73,6 +73,13 @@ TEST(MetricsTest, TheFiguresOfAllEnginesAreSummed) {
   EXPECT_EQ(Value(Metrics().Text({}), "tandem_requests_running"), 0);
 }
 
+TEST(MetricsTest, EnginesThatHaveFailedAreCounted) {
+  std::vector<EngineStats> engines(2);
+  EXPECT_EQ(Value(Metrics().Text(engines), "tandem_engines_failed"), 0);
+  engines[1].failure = Unavailable("the device is lost");
+  EXPECT_EQ(Value(Metrics().Text(engines), "tandem_engines_failed"), 1);
+}
+
 TEST(MetricsTest, TellsHowManyRanksAModelHasOnceThereIsOne) {
   int32_t ranks = 0;
   const Metrics metrics({.free_memory = {}, .ranks = [&ranks] { return ranks; }});

@@ -195,7 +195,7 @@ class ProcessesTest(unittest.TestCase):
             for options, named in (
                 (("--num_processes", "2"), "--process_rank"),
                 (("--num_processes", "2", "--process_rank", "0"), "--leader_address"),
-                (("--num_processes", "2", "--process_rank", "2"), "the last one is 1"),
+                (("--num_processes", "2", "--process_rank", "2"), "the last one is number 1"),
                 (("--num_processes", "2", "--process_rank", "0", "--leader_address", "192.0.2.1"), "--rank_secret_file"),
                 (
                     ("--num_processes", "2", "--process_rank", "0", "--leader_address", "127.0.0.1:0", "--rank_secret_file", str(secret), "--tensor_parallel_size", "3"),

@@ -48,6 +48,8 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
   world.size = NumProcesses(processes, ::getenv);
   if (joins) {
     TANDEM_ASSIGN_OR_RETURN(world, WorldOf(processes, ::getenv));
+  } else {
+    TANDEM_RETURN_IF_ERROR(CheckProcessRank(processes.rank, world.size));
   }
   if (world.size == 1) return std::shared_ptr<ProcessGroup>();
   RankOptions& ranks = options.ranks;

@@ -71,6 +71,16 @@ std::optional<Launched> ByLeaderWorkerSet(const Environ& environ) {
   return Launched{.count = *count, .rank = *rank, .address = leader, .by = "LeaderWorkerSet"};
 }
 
+// A pod that does not know its place would serve alone, beside others that wait for it.
+Status CheckLeaderWorkerSet(const Environ& environ) {
+  const bool is_told = ByOpenMpi(environ) || ByLeaderWorkerSet(environ);
+  if (environ("LWS_GROUP_SIZE") == nullptr || is_told) return {};
+  return InvalidArgument(
+      "LWS_GROUP_SIZE is set as in a pod of a LeaderWorkerSet, but LWS_WORKER_INDEX or "
+      "LWS_LEADER_ADDRESS is missing, or one of the numbers is none; --num_processes 1 runs this "
+      "process alone");
+}
+
 Launched LaunchedBy(const Environ& environ) {
   for (const auto& found : {ByOpenMpi(environ), ByLeaderWorkerSet(environ)}) {
     if (found) return *found;
@@ -139,7 +149,16 @@ int32_t NumProcesses(const ProcessOptions& options, const Environ& environ) {
   return std::max(options.count > 0 ? options.count : LaunchedBy(environ).count, 1);
 }
 
+Status CheckProcessRank(int32_t rank, int32_t num_processes) {
+  if (rank < num_processes) return {};
+  return InvalidArgument(
+      fmt::format("--process_rank {}: there {} {} process{}, and the last one is number {}", rank,
+                  num_processes == 1 ? "is" : "are", num_processes, num_processes == 1 ? "" : "es",
+                  num_processes - 1));
+}
+
 Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ) {
+  if (options.count == 0) TANDEM_RETURN_IF_ERROR(CheckLeaderWorkerSet(environ));
   const Launched launched = LaunchedBy(environ);
   RankWorld world;
   world.version = VersionLine();
@@ -160,12 +179,7 @@ Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ)
                     world.size - 1));
   }
   world.rank = options.rank >= 0 ? options.rank : launched.rank;
-  if (world.rank >= world.size) {
-    return InvalidArgument(
-        fmt::format("--process_rank {}: there are {} processes, the last one is "
-                    "{}",
-                    world.rank, world.size, world.size - 1));
-  }
+  TANDEM_RETURN_IF_ERROR(CheckProcessRank(world.rank, world.size));
   std::string address = options.leader_address;
   if (address.empty() && told) address = launched.address;
   if (address.empty()) {

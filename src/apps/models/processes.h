@@ -34,8 +34,12 @@ using Environ = std::function<const char*(const char* name)>;
 // How many processes the model has.
 int32_t NumProcesses(const ProcessOptions& options, const Environ& environ);
 
+// INVALID_ARGUMENT where there is no process of the number that this one is given. -1: it is given
+// none.
+Status CheckProcessRank(int32_t rank, int32_t num_processes);
+
 // This process among those of its model; of size 1 where there are no others. INVALID_ARGUMENT
-// names the option that is missing or wrong.
+// names the option, or the launcher's variable, that is missing or wrong.
 Result<RankWorld> WorldOf(const ProcessOptions& options, const Environ& environ);
 
 // The others of a session, once all are there. Made and used by the thread of the session.

@@ -82,6 +82,18 @@ TEST(ProcessesTest, ALeaderWorkerSetNamesItsPods) {
   EXPECT_EQ(world.address, "pair-0.pair.default:18200");
 }
 
+TEST(ProcessesTest, APodThatDoesNotKnowItsPlaceSaysSo) {
+  for (const char* missing : {"LWS_WORKER_INDEX", "LWS_LEADER_ADDRESS"}) {
+    Variables variables = kLws;
+    variables.erase(missing);
+    EXPECT_THAT(Find({}, variables).status().message(), HasSubstr(missing));
+    EXPECT_EQ(Find(Options(1, -1), variables).value().size, 1);
+  }
+  Variables variables = kLws;
+  variables["LWS_GROUP_SIZE"] = "two";
+  EXPECT_THAT(Find({}, variables).status().message(), HasSubstr("LWS_GROUP_SIZE"));
+}
+
 TEST(ProcessesTest, TheCommandLineCounts) {
   const TemporaryFolder folder;
   ProcessOptions options = Options(3, 2, "127.0.0.1:7000");
@@ -117,7 +129,7 @@ TEST(ProcessesTest, WhatIsMissingIsNamed) {
               HasSubstr("--num_processes"));
   EXPECT_THAT(Find(Options(2, -1), {}).status().message(), HasSubstr("--process_rank"));
   EXPECT_THAT(Find(Options(2, 0), {}).status().message(), HasSubstr("--leader_address"));
-  EXPECT_THAT(Find(Options(2, 2), {}).status().message(), HasSubstr("the last one is 1"));
+  EXPECT_THAT(Find(Options(2, 2), {}).status().message(), HasSubstr("the last one is number 1"));
   // Another number than the launcher's: its ranks say nothing.
   EXPECT_THAT(Find(Options(2, -1), kMpi).status().message(), HasSubstr("--process_rank"));
 }
