@@ -19,6 +19,7 @@ namespace {
 struct Ranks {
   int ranks = 1;
   int stages = 1;
+  bool whole_experts = false;
 };
 
 // The tiny models that none of the numbers of ranks splits, and what a refusal names.
@@ -46,22 +47,26 @@ class FamiliesRanksTest : public ::testing::TestWithParam<std::string> {
     for (int rank = 0; rank < size; ++rank) {
       threads.emplace_back([&, rank] {
         Communicator& comm = *comms[static_cast<size_t>(rank)];
-        logits[static_cast<size_t>(rank)] = RunRank(one, dtype, step, comm);
+        logits[static_cast<size_t>(rank)] = RunRank(one, dtype, step, split.whole_experts, comm);
       });
     }
     for (std::thread& thread : threads) thread.join();
     return logits;
   }
 
-  Logits RunRank(const FamilyCase& one, DType dtype, size_t step, Communicator& comm) {
+  Logits RunRank(const FamilyCase& one, DType dtype, size_t step, bool whole_experts,
+                 Communicator& comm) {
     const auto length = static_cast<int32_t>(one.tokens.size());
     auto backend = ops::MakeCpuBackend({.num_threads = 1, .pin_threads = false});
     EXPECT_TRUE(backend.ok()) << backend.status().message();
     auto reader = HfReader::Open(FixturesFolder() / GetParam(), dtype);
     EXPECT_TRUE(reader.ok()) << reader.status().message();
     const Communicator& stage = comm.stage();
-    const RankPlace place{stage.rank(), stage.size(), comm.rank() / stage.size(),
-                          comm.size() / stage.size()};
+    const RankPlace place{.rank = stage.rank(),
+                          .ranks = stage.size(),
+                          .stage = comm.rank() / stage.size(),
+                          .stages = comm.size() / stage.size(),
+                          .whole_experts = whole_experts};
     const auto spec = RankSpec((*reader)->spec(), place);
     EXPECT_TRUE(spec.ok()) << spec.status().message();
     RankSource source(**reader, *spec);
@@ -101,6 +106,32 @@ TEST_P(FamiliesRanksTest, AgreesWithTheAuthorsCodeWithTheSameBitsOnEachRank) {
   EXPECT_EQ(sizes > 0, refused == Refused().end()) << refusals;
   if (refused == Refused().end()) return;
   EXPECT_NE(refusals.find(refused->second), std::string::npos) << refusals;
+}
+
+// Also where their neurons cannot be divided; not evenly, where their number cannot.
+TEST_P(FamiliesRanksTest, ExpertsCanBeDividedWhole) {
+  const auto reader = HfReader::Open(FixturesFolder() / GetParam());
+  ASSERT_TRUE(reader.ok()) << reader.status().message();
+  const ModelSpec& whole = (*reader)->spec();
+  if (!whole.has_experts()) GTEST_SKIP() << "has none";
+  int sizes = 0;
+  for (const int size : {2, 3, 4}) {
+    SCOPED_TRACE(std::to_string(size) + " ranks");
+    const auto spec = RankSpec(whole, {.ranks = size, .whole_experts = true});
+    if (!spec.ok()) continue;
+    ++sizes;
+    for (const FamilyCase& one : CasesOf(*file_)) {
+      SCOPED_TRACE(one.name);
+      const std::vector<Logits> logits = Run({size, 1, true}, one, DType::kF32, 0);
+      EXPECT_LE(Difference(logits.front(), one.logits), 1e-3);
+      for (const Logits& rank : logits) EXPECT_EQ(rank, logits.front());
+      EXPECT_EQ(Run({size, 1, true}, one, DType::kF32, 13), logits) << "in chunks";
+      if (whole.num_layers() < 2) continue;
+      EXPECT_EQ(Run({size, 2, true}, one, DType::kF32, 0).front(), logits.front()) << "in stages";
+    }
+  }
+  // Of one the dense layers cannot be divided either.
+  EXPECT_EQ(sizes > 0, GetParam() != "deepseek_v3");
 }
 
 TEST_P(FamiliesRanksTest, StagesHaveTheSameBitsAsOne) {

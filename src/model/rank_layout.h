@@ -18,6 +18,9 @@ struct RankLayout {
   // all of its ranks.
   static constexpr int64_t kOnEach = -1;
   int64_t draft_first = kOnEach;
+  // Experts are divided by their numbers (RankPlace::whole_experts).
+  bool whole_experts = false;
+  bool draft_whole_experts = false;
 
   int64_t target_count() const { return ranks * stages; }
   int64_t own_draft_ranks() const { return draft_first >= target_count() ? draft_ranks : 0; }
@@ -26,22 +29,31 @@ struct RankLayout {
   RankPlace TargetAt(int64_t rank) const {
     const bool apart = own_draft_ranks() > 0;
     if (rank >= target_count()) {
-      return {.ranks = ranks, .stage = RankPlace::kNoStage, .stages = stages, .apart = apart};
+      return {.ranks = ranks,
+              .stage = RankPlace::kNoStage,
+              .stages = stages,
+              .apart = apart,
+              .whole_experts = whole_experts};
     }
     return {.rank = rank % ranks,
             .ranks = ranks,
             .stage = rank / ranks,
             .stages = stages,
-            .apart = apart};
+            .apart = apart,
+            .whole_experts = whole_experts};
   }
   RankPlace DraftAt(int64_t rank) const {
-    if (draft_first == kOnEach) return {.rank = rank % draft_ranks, .ranks = draft_ranks};
+    if (draft_first == kOnEach) {
+      return {
+          .rank = rank % draft_ranks, .ranks = draft_ranks, .whole_experts = draft_whole_experts};
+    }
     const bool has_it = rank >= draft_first && rank < draft_first + draft_ranks;
     return {.rank = has_it ? rank - draft_first : 0,
             .ranks = draft_ranks,
             .stage = has_it ? 0 : RankPlace::kNoStage,
             .apart = true,
-            .first = draft_first};
+            .first = draft_first,
+            .whole_experts = draft_whole_experts};
   }
   // As the communicators of these ranks are made.
   Stages StagesOf() const {

@@ -32,11 +32,14 @@ RankSource::RankSource(std::unique_ptr<WeightSource> all_layers, ModelSpec spec)
 Result<Tensor> RankSource::Get(const WeightId& part_id) {
   const ModelSpec& whole_spec = whole_.spec();
   WeightId id = part_id;
+  const bool is_whole_expert = RowOf(id.role).per_expert && sharding_.whole_experts;
+  if (is_whole_expert) id.expert += spec_.layer(id.layer).moe.routing.first;
   if (RowOf(id.role).per_layer) id.layer += first_layer_;
   TANDEM_ASSIGN_OR_RETURN(const Tensor whole, whole_.Get(id));
   if (sharding_.tp_size == 1) return whole;
   const Split split = SplitOf(whole_spec, sharding_, id);
-  const bool adds_nothing = id.part == WeightPart::kBias && IsSummed(id) && spec_.place.rank > 0;
+  const bool adds_nothing =
+      id.part == WeightPart::kBias && IsSummed(id) && spec_.place.rank > 0 && !is_whole_expert;
   if (split == Split::kNone && !adds_nothing) return whole;
   const Shape shape = PartShape(whole_spec, sharding_, id);
   const int64_t begin = PartBegin(whole_spec, sharding_, id, spec_.place.rank);

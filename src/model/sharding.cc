@@ -21,7 +21,8 @@ int64_t HeadRows(const ModelSpec& spec, const WeightId& id) {
 }
 
 // A norm of each head by itself has one weight for all heads.
-ShardRule RuleOf(const ModelSpec& spec, const WeightId& id) {
+ShardRule RuleOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& id) {
+  if (sharding.whole_experts && RowOf(id.role).per_expert) return ShardRule::kWhole;
   const bool norms_heads = id.role == WeightRole::kQueryNorm || id.role == WeightRole::kKeyNorm;
   if (norms_heads && spec.layer(id.layer).attention.head_norm == HeadNorm::kHead) {
     return ShardRule::kWhole;
@@ -75,7 +76,7 @@ Status CheckRule(const ModelSpec& spec, const Sharding& sharding, const WeightRo
     return value % tp == 0 ? Status() : RefuseSplit(tp, what, value);
   };
   const int64_t kv_heads = spec.layer(layer).attention.num_kv_heads;
-  switch (RuleOf(spec, {row.role, layer})) {
+  switch (RuleOf(spec, sharding, {row.role, layer})) {
     case ShardRule::kWhole:
     case ShardRule::kVocabularyRows:
       return {};
@@ -95,15 +96,27 @@ Status CheckRule(const ModelSpec& spec, const Sharding& sharding, const WeightRo
   return {};
 }
 
-// Leaves in each layer the heads and neurons of one rank.
+// The first expert of a rank. If they do not divide evenly, some ranks have one more.
+int64_t FirstExpert(const MoeSpec& moe, const RankPlace& place, int64_t rank) {
+  return rank * moe.num_experts / place.ranks;
+}
+
+// Leaves in each layer the heads and neurons, or experts, of one rank.
 void ShareLayers(ModelSpec& spec) {
-  const int64_t ranks = spec.place.ranks;
+  const RankPlace& place = spec.place;
+  const int64_t ranks = place.ranks;
   for (LayerSpec& layer : spec.layers) {
     AttentionSpec& attention = layer.attention;
     attention.num_heads /= ranks;
     attention.num_kv_heads = std::max(attention.num_kv_heads / ranks, int64_t{1});
     layer.mlp.intermediate_size /= ranks;
-    layer.moe.expert.intermediate_size /= ranks;
+    if (!place.whole_experts) {
+      layer.moe.expert.intermediate_size /= ranks;
+    } else if (layer.moe.num_experts > 0) {
+      const int64_t first = FirstExpert(layer.moe, place, place.rank);
+      layer.moe.some_experts = FirstExpert(layer.moe, place, place.rank + 1) - first;
+      layer.moe.routing.first = static_cast<int32_t>(first);
+    }
   }
 }
 
@@ -140,6 +153,13 @@ Status CheckSharding(const ModelSpec& spec, const Sharding& sharding) {
                            "; it must be between 1 and the number of layers (" +
                            std::to_string(spec.num_layers()) + ")");
   }
+  for (const LayerSpec& layer : spec.layers) {
+    const int64_t experts = layer.moe.num_experts;
+    if (sharding.whole_experts && experts > 0 && experts < tp) {
+      return InvalidArgument("tp_size is " + std::to_string(tp) + ", but a layer has only " +
+                             std::to_string(experts) + " experts to divide");
+    }
+  }
   for (const WeightId& id : StoredWeights(spec)) {
     if (id.part != WeightPart::kWeight) continue;
     TANDEM_RETURN_IF_ERROR(CheckRule(spec, sharding, RowOf(id.role), id.layer));
@@ -151,7 +171,7 @@ Status CheckSharding(const ModelSpec& spec, const Sharding& sharding) {
 Split SplitOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& id) {
   const WeightPartRow::Extent extent = RowOf(id.part).extent;
   if (extent == WeightPartRow::Extent::kOne) return Split::kNone;
-  switch (RuleOf(spec, id)) {
+  switch (RuleOf(spec, sharding, id)) {
     case ShardRule::kWhole:
       return Split::kNone;
     case ShardRule::kEmbedding:
@@ -205,7 +225,10 @@ int64_t PartBegin(const ModelSpec& spec, const Sharding& sharding, const WeightI
 }
 
 Sharding ShardingOf(const RankPlace& place) {
-  return {.tp_size = place.ranks, .parallel_embedding = place.ranks > 1, .pp_size = place.stages};
+  return {.tp_size = place.ranks,
+          .parallel_embedding = place.ranks > 1,
+          .pp_size = place.stages,
+          .whole_experts = place.whole_experts};
 }
 
 Result<ModelSpec> RankSpec(const ModelSpec& whole, const RankPlace& place) {

@@ -15,14 +15,16 @@ struct Sharding {
   bool parallel_embedding = false;  // the embedding is split too
   int64_t embedding_dim = 0;        // along the vocabulary (0) or the hidden size (1)
   int64_t pp_size = 1;              // stages that each hold some of the layers
+  // Experts are divided by their numbers, and not each of them by its neurons.
+  bool whole_experts = false;
 
   // Files of a model; that of a rank of a stage is number stage * tp_size + rank. Readers merge
   // them, whatever ranks will compute.
   int64_t num_files() const { return tp_size * pp_size; }
 };
 
-// The split must be even: heads, intermediate size and key-value heads (unless replicated). Every
-// stage has a layer.
+// The split must be even: heads, intermediate size and key-value heads (unless replicated), but for
+// whole experts, of which each rank has at least one. Every stage has a layer.
 Status CheckSharding(const ModelSpec& spec, const Sharding& sharding);
 
 enum class Split : uint8_t { kNone, kRows, kCols };

@@ -108,6 +108,8 @@ Status CheckMoe(const MoeSpec& moe, const FieldNames& name) {
   const ops::RoutingRule& rule = moe.routing;
   const std::string experts = name("moe.num_experts"), groups = name("moe.routing.num_groups");
   TANDEM_RETURN_IF_ERROR(CheckRange(experts, moe.num_experts, ops::kMaxExperts));
+  TANDEM_CHECK(moe.routing.first >= 0 && moe.routing.first + moe.experts_here() <= moe.num_experts,
+               "a rank with experts that the layer does not have");
   TANDEM_RETURN_IF_ERROR(
       CheckRange(name("moe.expert.intermediate_size"), moe.expert.intermediate_size, kMaxWidth));
   TANDEM_RETURN_IF_ERROR(CheckRange(groups, rule.num_groups, moe.num_experts));
@@ -298,6 +300,11 @@ Status ValidateSpec(const ModelSpec& spec, const FieldNames& name) {
 bool ModelSpec::has_latents() const {
   return std::ranges::any_of(layers,
                              [](const LayerSpec& layer) { return layer.attention.has_latents(); });
+}
+
+bool ModelSpec::has_experts() const {
+  return std::ranges::any_of(layers,
+                             [](const LayerSpec& layer) { return layer.moe.num_experts > 0; });
 }
 
 Status CheckCacheScales(const ModelSpec& spec, DType cache) {

@@ -170,13 +170,18 @@ struct MlpSpec {
 // Experts: MLPs of which a router chooses some for every row.
 struct MoeSpec {
   int64_t num_experts = 0;  // 0: the layer has none
-  MlpSpec expert;           // each of them
-  double limit = 0.0;       // of Activation::kClampedSwiglu
+  // Of a rank that has some of them, from routing.first on; 0: all.
+  int64_t some_experts = 0;
+  MlpSpec expert;      // each of them
+  double limit = 0.0;  // of Activation::kClampedSwiglu
   ops::RoutingRule routing;
   bool router_bias = false;
   bool correction = false;   // the router's scores have a correction, for the choice alone
   bool shared_gate = false;  // LayerSpec::mlp is multiplied by the sigmoid of a product of the row
   bool scales_inputs = false;  // a row is multiplied by its weight before an expert, not after
+
+  // Those whose weights there are.
+  int64_t experts_here() const { return some_experts > 0 ? some_experts : num_experts; }
   bool operator==(const MoeSpec&) const = default;
 };
 
@@ -225,6 +230,8 @@ struct RankPlace {
   // Some ranks of the engine hold nothing of the model.
   bool apart = false;
   int64_t first = 0;  // the number, among the engine's ranks, of the first that holds some of it
+  // Each rank of a stage has some experts, instead of some neurons of every expert.
+  bool whole_experts = false;
 
   bool is_whole() const { return ranks == 1 && stages == 1 && !apart; }
   bool has_layers() const { return stage != kNoStage; }
@@ -275,6 +282,7 @@ struct ModelSpec {
   int64_t vocab_rows() const { return (vocab_size + place.ranks - 1) / place.ranks; }
   int64_t first_vocab_row() const { return place.rank * vocab_rows(); }
   bool has_latents() const;         // in any layer
+  bool has_experts() const;         // likewise
   bool HasSecondPositions() const;  // on any stage
   bool has_experts(int64_t index) const { return layer(index).moe.num_experts > 0; }
   const LayerSpec& layer(int64_t index) const { return layers[static_cast<size_t>(index)]; }

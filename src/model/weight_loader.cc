@@ -102,7 +102,7 @@ Status WeightLoader::LoadPlain(const WeightId& id, Buffer& out) {
 Status WeightLoader::LoadExperts(int64_t layer, ops::ExpertWeights& out) {
   for (const auto& [pack, weights] : {std::pair(WeightPack::kExpertGateUp, &out.in),
                                       std::pair(WeightPack::kExpertDown, &out.down)}) {
-    weights->resize(static_cast<size_t>(spec().layer(layer).moe.num_experts));
+    weights->resize(static_cast<size_t>(spec().layer(layer).moe.experts_here()));
     for (size_t expert = 0; expert < weights->size(); ++expert) {
       TANDEM_RETURN_IF_ERROR(
           LoadPack(pack, layer, (*weights)[expert], static_cast<int64_t>(expert)));

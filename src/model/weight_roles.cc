@@ -456,7 +456,7 @@ bool IsOfLastStage(WeightRole role) {
 }
 
 int64_t NumExpertsOf(const ModelSpec& spec, WeightRole role, int64_t layer) {
-  return RowOf(role).per_expert ? NumExperts(spec, layer) : 1;
+  return RowOf(role).per_expert ? spec.layer(layer).moe.experts_here() : 1;
 }
 
 std::string WithNumber(std::string_view name, int64_t number) {

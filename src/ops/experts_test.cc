@@ -114,6 +114,18 @@ TEST_P(RouteTest, EveryRuleChoosesAsItSays) {
   }
 }
 
+TEST_P(RouteTest, ExpertsAreCountedFromTheFirstThatIsHere) {
+  const OwnedTensor scores = FromFloats({1, 5}, DType::kF32, {1, 5, 2, 4, 3});
+  const OwnedTensor experts = Poisoned({1, 3}, DType::kI32);
+  const OwnedTensor weights = Poisoned({1, 3}, DType::kF32);
+  ops().Route(scores.tensor, {}, {.experts_per_token = 3, .first = 3},
+              {experts.tensor, weights.tensor});
+  std::vector<int32_t> ids(3);
+  const std::vector<std::byte> bytes = Bytes(experts.tensor);
+  std::memcpy(ids.data(), bytes.data(), bytes.size());
+  EXPECT_EQ(ids, (std::vector<int32_t>{-2, 0, 1}));
+}
+
 TEST_P(RouteTest, OfEqualScoresTheFirstExpertsAreChosen) {
   const OwnedTensor scores = FromFloats({1, 5}, DType::kF32, {1, 2, 2, 2, 1});
   const OwnedTensor experts = Poisoned({1, 2}, DType::kI32);
@@ -388,6 +400,41 @@ TEST_P(ExpertsTest, AnExpertThatNoRowChoosesIsNotRead) {
   weights.in[5].data = {};
   weights.down[5].data = {};
   EXPECT_EQ(Run(x.tensor, choice.choice, weights), before);
+}
+
+// As on ranks that have some of the experts each: what they add is what all experts add.
+TEST_P(ExpertsTest, AChoiceOfAnExpertThatIsElsewhereAddsNothing) {
+  constexpr int64_t kFirst = 3;
+  for (const int64_t rows : {1, 5, 200}) {
+    const OwnedTensor x = Random({rows, sizes.hidden}, dtype(), 1);
+    const Choice choice = Choices(rows);
+    std::vector<double> sum(static_cast<size_t>(rows * sizes.hidden)), rounded = sum;
+    for (const bool is_last : {false, true}) {
+      ExpertWeights some = Make({dtype()});
+      const auto keep = [&](std::vector<LinearWeight>& all) {
+        is_last ? all.erase(all.begin(), all.begin() + kFirst)
+                : all.erase(all.begin() + kFirst, all.end());
+      };
+      keep(some.in);
+      keep(some.down);
+      some.table = backend().MakeExpertTable(some).value();
+      std::vector<int32_t> ids = choice.host;
+      for (int32_t& id : ids) id -= is_last ? kFirst : 0;
+      const Buffer here = Ints(ids);
+      const ExpertChoice chosen = {here.View(DType::kI32, {rows, kChosen}), choice.weights.tensor};
+      const std::vector<double> part = AsDoubles(Run(x.tensor, chosen, some), x.tensor.shape);
+      for (size_t i = 0; i < sum.size(); ++i) {
+        sum[i] += part[i];
+        rounded[i] += std::abs(part[i]);
+      }
+    }
+    const std::vector<double> all =
+        AsDoubles(Run(x.tensor, choice.choice, Make({dtype()})), x.tensor.shape);
+    for (size_t i = 0; i < sum.size(); ++i) {
+      const double bound = Rounding(dtype()) * (rounded[i] + std::abs(all[i])) + 1e-5;
+      ASSERT_NEAR(sum[i], all[i], bound) << "row " << i / static_cast<size_t>(sizes.hidden);
+    }
+  }
 }
 
 TEST_P(ExpertsTest, AGateScalesWhatIsAdded) {

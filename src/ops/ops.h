@@ -171,6 +171,9 @@ struct RoutingRule {
   bool others_count_zero = false;
   bool renormalise = false;
   float scale = 1.0f;
+  // An expert is named by its number less this, which is negative for those before it: the first of
+  // the experts that are computed here, where others are computed elsewhere.
+  int32_t first = 0;
   bool operator==(const RoutingRule&) const = default;
 };
 // Bounds of what routing computes with on the stack.
@@ -392,7 +395,8 @@ class Ops {
                      const ExpertChoice& out) = 0;
 
   // out = the sum over a row's experts of weight * down(Activate(in(x))), added in the order of the
-  // choice. Reads only the weights of chosen experts. x, out: [num_rows, hidden]
+  // choice. A choice that names none of the weights' experts adds nothing. Reads only the weights
+  // of chosen experts. x, out: [num_rows, hidden]
   virtual void Experts(const Tensor& x, const ExpertChoice& choice, const ExpertWeights& weights,
                        const ExpertScratch& scratch, const Tensor& out) = 0;
 

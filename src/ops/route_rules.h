@@ -102,7 +102,10 @@ inline void RouteRow(const RoutingRule& rule, const float* scores, const float* 
   for (int32_t k = 0; k < rule.experts_per_token; ++k) sum += weights[k];
   // As in the authors' code, whose smallest sum is that of sigmoids near zero.
   const float factor = rule.renormalise ? rule.scale / (sum + 1e-20f) : rule.scale;
-  for (int32_t k = 0; k < rule.experts_per_token; ++k) weights[k] *= factor;
+  for (int32_t k = 0; k < rule.experts_per_token; ++k) {
+    weights[k] *= factor;
+    experts[k] -= rule.first;
+  }
 }
 
 }  // namespace tandem::ops

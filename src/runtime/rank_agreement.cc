@@ -32,9 +32,11 @@ int64_t HashOf(std::string_view text) {
 }
 
 std::string DescribeModel(const ModelSpec& spec) {
-  return fmt::format("{} {} {} {} {} {} {}", spec.family, spec.architecture, spec.vocab_size,
-                     spec.hidden_size, static_cast<int>(spec.dtype), spec.max_positions,
-                     spec.place.ranks);
+  const RankPlace& place = spec.place;
+  return fmt::format("{} {} {} {} {} {} {} {} {} {} {}", spec.family, spec.architecture,
+                     spec.vocab_size, spec.hidden_size, static_cast<int>(spec.dtype),
+                     spec.max_positions, place.ranks, place.stages, place.apart, place.first,
+                     place.whole_experts);
 }
 
 }  // namespace

@@ -55,7 +55,13 @@ class RanksEngineTest : public ::testing::TestWithParam<std::tuple<std::string, 
 
   // In 16 bits the sums of several ranks are rounded otherwise than that of one; stages change
   // nothing.
-  static RankLayout Reference() { return {TestOnCuda() ? std::get<1>(GetParam()).ranks : 1, 1}; }
+  static RankLayout Reference() {
+    RankLayout one;
+    if (!TestOnCuda()) return one;
+    one.ranks = std::get<1>(GetParam()).ranks;
+    one.whole_experts = one.draft_whole_experts = std::get<1>(GetParam()).whole_experts;
+    return one;
+  }
 
   SteadyClock clock_;
   RankedModels models_;
@@ -134,6 +140,10 @@ INSTANTIATE_TEST_SUITE_P(Two, RanksEngineTest,
 INSTANTIATE_TEST_SUITE_P(Three, RanksEngineTest,
                          ::testing::Combine(::testing::Values("gemma2", "glm4_moe", "gemma3_text"),
                                             ::testing::Values(RankLayout{1, 3})),
+                         ParamName);
+INSTANTIATE_TEST_SUITE_P(ByExpert, RanksEngineTest,
+                         ::testing::Combine(::testing::Values("mixtral", "qwen3_moe", "gpt_oss"),
+                                            ::testing::Values(ByExpert({2, 1}))),
                          ParamName);
 INSTANTIATE_TEST_SUITE_P(Four, RanksEngineTest,
                          ::testing::Combine(::testing::Values("mistral", "qwen3_moe"),

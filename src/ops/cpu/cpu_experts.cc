@@ -69,28 +69,33 @@ class Passes {
 };
 
 // The slots (row * experts of a token + choice) in the order of their experts, and where each slot
-// has gone; ends[e]: the end of expert e's slots.
+// has gone, -1 for one that names no expert; ends[e]: the end of expert e's slots.
 struct Order {
   int32_t* slots;
   int32_t* places;
+  int32_t count = 0;  // of slots that name one
   std::array<int32_t, kMaxExperts> ends = {};
 };
 
-Order SortByExpert(const ExpertChoice& choice, const Tensor& memory) {
+Order SortByExpert(const ExpertChoice& choice, size_t num_experts, const Tensor& memory) {
   const auto count = static_cast<int32_t>(choice.experts.NumElements());
   Order order{memory.As<int32_t>(), memory.As<int32_t>() + count};
-  const auto* experts = choice.experts.As<int32_t>();
-  for (int32_t slot = 0; slot < count; ++slot) ++order.ends[static_cast<size_t>(experts[slot])];
-  int32_t begin = 0;
+  const std::span experts(choice.experts.As<int32_t>(), static_cast<size_t>(count));
+  const auto names_one = [&](int32_t expert) {
+    return expert >= 0 && static_cast<size_t>(expert) < num_experts;
+  };
+  for (const int32_t expert : experts) {
+    if (names_one(expert)) ++order.ends[static_cast<size_t>(expert)];
+  }
   for (int32_t& end : order.ends) {
     const int32_t size = end;
-    end = begin;  // moves on to the end below
-    begin += size;
+    end = order.count;  // moves on to the end below
+    order.count += size;
   }
   for (int32_t slot = 0; slot < count; ++slot) {
-    const int32_t place = order.ends[static_cast<size_t>(experts[slot])]++;
-    order.slots[place] = slot;
-    order.places[slot] = place;
+    const int32_t expert = experts[static_cast<size_t>(slot)];
+    order.places[slot] = names_one(expert) ? order.ends[static_cast<size_t>(expert)]++ : -1;
+    if (order.places[slot] >= 0) order.slots[order.places[slot]] = slot;
   }
   return order;
 }
@@ -172,13 +177,13 @@ void CpuOps::Experts(const Tensor& x, const ExpertChoice& choice, const ExpertWe
                "more experts than routing computes with");
   TANDEM_CHECK(scratch.order.NumElements() >= 2 * slots && scratch.outputs.dim(0) == slots,
                "the scratch is for another number of rows");
-  const Order order = SortByExpert(choice, scratch.order);
+  const Order order = SortByExpert(choice, weights.in.size(), scratch.order);
   const std::span ends = std::span(order.ends).first(weights.in.size());
   const Element element = ElementOf(x.dtype);
   const auto* factors = choice.weights.As<float>();
   // The rows by expert, where their outputs will be.
   const Tensor& gathered = scratch.outputs;
-  ForEachPiece(pool_, slots, 1, static_cast<double>(gathered.NumElements()),
+  ForEachPiece(pool_, order.count, 1, static_cast<double>(order.count * x.dim(1)),
                [&](const Piece& piece) {
                  for (int64_t place = piece.begin; place < piece.end; ++place) {
                    const int32_t slot = order.slots[place];
@@ -194,21 +199,26 @@ void CpuOps::Experts(const Tensor& x, const ExpertChoice& choice, const ExpertWe
   ExpertProducts(gathered, ends, weights.in, scratch.inner);
   ActivateRows(weights.activation, weights.limit, scratch.inner, scratch.activated);
   ExpertProducts(scratch.activated, ends, weights.down, scratch.outputs);
-  ForEachPiece(
-      pool_, rows, 1, 2.0 * static_cast<double>(scratch.outputs.NumElements()),
-      [&](const Piece& piece) {
-        std::array<const void*, kMaxExpertsPerToken> parts;
-        std::array<float, kMaxExpertsPerToken> ones;
-        ones.fill(1.0f);
-        for (int64_t row = piece.begin; row < piece.end; ++row) {
-          for (int64_t k = 0; k < chosen; ++k) {
-            parts[static_cast<size_t>(k)] = RowOf(scratch.outputs, order.places[row * chosen + k]);
-          }
-          kernels_.weighted_sum({element, parts.data(),
-                                 weights.scales_inputs ? ones.data() : factors + row * chosen,
-                                 chosen, out.dim(1), RowOf(out, row)});
-        }
-      });
+  ForEachPiece(pool_, rows, 1, 2.0 * static_cast<double>(scratch.outputs.NumElements()),
+               [&](const Piece& piece) {
+                 std::array<const void*, kMaxExpertsPerToken> parts;
+                 std::array<float, kMaxExpertsPerToken> part_weights;
+                 for (int64_t row = piece.begin; row < piece.end; ++row) {
+                   int64_t count = 0;
+                   for (int64_t slot = row * chosen; slot < (row + 1) * chosen; ++slot) {
+                     if (order.places[slot] < 0) continue;
+                     parts[static_cast<size_t>(count)] = RowOf(scratch.outputs, order.places[slot]);
+                     part_weights[static_cast<size_t>(count++)] =
+                         weights.scales_inputs ? 1.0f : factors[slot];
+                   }
+                   if (count == 0) {
+                     std::memset(RowOf(out, row), 0, static_cast<size_t>(RowBytes(out)));
+                     continue;
+                   }
+                   kernels_.weighted_sum({element, parts.data(), part_weights.data(), count,
+                                          out.dim(1), RowOf(out, row)});
+                 }
+               });
 }
 
 void CpuOps::AddGated(const Tensor& sum, const Tensor& gate, const Tensor& x) {

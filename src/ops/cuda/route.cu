@@ -185,7 +185,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   __syncwarp();
   ChangeEach(chosen, [&](int k, float) {
-    experts[k] = chosen_experts[warp][k];
+    experts[k] = chosen_experts[warp][k] - rule.first;
     return values.at[chosen_experts[warp][k]];
   });
   if (rule.chosen_first) ApplyFunction(rule.function, chosen);

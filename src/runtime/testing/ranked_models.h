@@ -22,6 +22,11 @@ inline RankLayout WithSplitDraft(RankLayout layout) {
   layout.draft_ranks = layout.ranks;
   return layout;
 }
+// Experts are divided by their numbers.
+inline RankLayout ByExpert(RankLayout layout) {
+  layout.whole_experts = layout.draft_whole_experts = true;
+  return layout;
+}
 inline RankLayout WithDraftOn(RankLayout layout, int64_t rank) {
   layout.draft_first = rank;
   return layout;
@@ -34,6 +39,7 @@ inline RankLayout WithOwnDraft(RankLayout layout, int64_t draft_ranks) {
 // "Tp2Pp1", and "Tp2Pp1Draft1From2" with a draft that only rank 2 has.
 inline std::string NameOf(const RankLayout& layout) {
   std::string name = "Tp" + std::to_string(layout.ranks) + "Pp" + std::to_string(layout.stages);
+  if (layout.whole_experts) name += "ByExpert";
   if (layout.draft_first == RankLayout::kOnEach) return name;
   return name + "Draft" + std::to_string(layout.draft_ranks) + "From" +
          std::to_string(layout.draft_first);
