@@ -18,10 +18,8 @@ std::vector<int32_t> GraphSizes(int32_t max_rows) {
 }
 
 DeviceGraphs::DeviceGraphs(ops::Backend& backend, int32_t max_rows, std::function<void()> quiet)
-    : backend_(backend),
-      buckets_(GraphSizes(max_rows)),
-      quiet_(std::move(quiet)),
-      ran_once_(buckets_.size()) {
+    : backend_(backend), buckets_(GraphSizes(max_rows)), quiet_(std::move(quiet)) {
+  for (std::vector<char>& ran : ran_once_) ran.resize(buckets_.size());
   for (auto& variants : parts_) {
     for (std::vector<Part>& parts : variants) parts.resize(buckets_.size());
   }

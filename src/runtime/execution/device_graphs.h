@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "ops/backend.h"
+#include "runtime/cache/model_index.h"
 
 namespace tandem {
 
@@ -56,11 +57,12 @@ class DeviceGraphs {
     }
     if (part.uses < 2) ++part.uses;
   }
-  // Enqueues work over `rows` rows that is not the same each time.
+  // Enqueues a model's work over `rows` rows that is not the same each time.
   template <typename Enqueue>
-  void RunOnce(int32_t rows, const Enqueue& enqueue) {
-    if (!quiet_ || ran_once_[IndexOf(rows)] != 0) return enqueue();
-    ran_once_[IndexOf(rows)] = 1;
+  void RunOnce(ModelIndex model, int32_t rows, const Enqueue& enqueue) {
+    char& ran = ran_once_[static_cast<size_t>(model)][IndexOf(rows)];
+    if (!quiet_ || ran != 0) return enqueue();
+    ran = 1;
     quiet_();
     once_ = backend_.Capture(enqueue);
     if (once_ == nullptr) return enqueue();
@@ -77,9 +79,9 @@ class DeviceGraphs {
   ops::Backend& backend_;
   const std::vector<int32_t> buckets_;
   const std::function<void()> quiet_;
-  std::vector<char> ran_once_;        // by bucket
-  std::unique_ptr<ops::Graph> once_;  // may still run
-  bool records_ = true;               // until the backend fails to record
+  std::array<std::vector<char>, kNumModels> ran_once_;  // by bucket
+  std::unique_ptr<ops::Graph> once_;                    // may still run
+  bool records_ = true;                                 // until the backend fails to record
   std::array<std::array<std::vector<Part>, kNumVariants>, kNumGraphKinds> parts_;
 };
 

@@ -33,11 +33,12 @@ TEST(DeviceGraphs, RanksAreQuietBeforeEachFirstUseAndRecording) {
   EXPECT_THAT(calls, testing::ElementsAre("quiet", "work", "quiet", "work", "work", "work"));
   calls.clear();
   graphs.Run(GraphKind::kRun, 1, 8, work);
-  graphs.RunOnce(30, work);
-  graphs.RunOnce(31, work);  // of the same bucket
-  graphs.RunOnce(500, work);
-  EXPECT_THAT(calls,
-              testing::ElementsAre("quiet", "work", "quiet", "work", "work", "quiet", "work"));
+  graphs.RunOnce(ModelIndex::kTarget, 30, work);
+  graphs.RunOnce(ModelIndex::kTarget, 31, work);  // of the same bucket
+  graphs.RunOnce(ModelIndex::kTarget, 500, work);
+  graphs.RunOnce(ModelIndex::kDraft, 500, work);  // with kernels of its own
+  EXPECT_THAT(calls, testing::ElementsAre("quiet", "work", "quiet", "work", "work", "quiet", "work",
+                                          "quiet", "work"));
 }
 
 }  // namespace

@@ -316,7 +316,7 @@ void RoundExecutor::RunDrafts() {
     const ops::PassBounds first = {.num_rows = shape_.draft_rows,
                                    .num_seqs = next.num_seqs,
                                    .num_logits = shape_.draft_logits};
-    graphs_.RunOnce(first.num_rows, [this, first, next] {
+    graphs_.RunOnce(ModelIndex::kDraft, first.num_rows, [this, first, next] {
       backend_.round().LayDraftRows(memory_->round(), first);
       DraftPass(first, shape_.draft, next);
     });
@@ -398,7 +398,7 @@ void RoundExecutor::Run(const BatchPlan& /*plan*/) {
   if (!Replays()) {
     RangeLengths lengths = shape_.target;
     if (longest_decode > 0) lengths.chunks.max_decode_len = decode_len;
-    graphs_.RunOnce(target_bounds_.num_rows,
+    graphs_.RunOnce(ModelIndex::kTarget, target_bounds_.num_rows,
                     [this, &lengths] { TargetPass(target_bounds_, lengths); });
     return;
   }
