@@ -151,6 +151,7 @@ class RanksTest(unittest.TestCase):
             (("--tensor_parallel_size", "2", "--draft_tensor_parallel_size", "4"), "which is 2"),
             (("--draft_device", "cuda:0"), "--draft_device cuda:0: the target is on the CPU"),
             (("--draft_device", "gpu"), "--draft_device: 'gpu' is none of cpu, cuda"),
+            (("--draft_device", "auto"), "--draft_device auto: name the device"),
             (("--draft_device", "cpu,cpu,cpu"), "--draft_device: tp_size is 3"),
         ):
             with self.subTest(options=options):

@@ -28,9 +28,10 @@ Result<std::unique_ptr<WeightSource>> SourceOfPart(Opened& opened, const ModelSp
   }
   DummyOptions options = *opened.dummy;
   options.backend = &backend;
-  TANDEM_ASSIGN_OR_RETURN(
-      ModelSpec share,
-      RankSpec(opened.model.spec, {.rank = part.place.rank, .ranks = part.place.ranks}));
+  TANDEM_ASSIGN_OR_RETURN(ModelSpec share,
+                          RankSpec(opened.model.spec, {.rank = part.place.rank,
+                                                       .ranks = part.place.ranks,
+                                                       .whole_experts = part.place.whole_experts}));
   TANDEM_ASSIGN_OR_RETURN(std::unique_ptr<DummySource> made,
                           DummySource::FromSpec(std::move(share), options));
   return std::unique_ptr<WeightSource>(std::make_unique<RankSource>(std::move(made), part));
@@ -102,6 +103,7 @@ std::string StoreKeyOf(const SessionOptions& options, const Opened& opened, cons
   const RankPlace& place = part.place;
   if (place.ranks > 1) key += fmt::format(", rank {} of {}", place.rank, place.ranks);
   if (place.stages > 1) key += fmt::format(", stage {} of {}", place.stage, place.stages);
+  if (place.whole_experts) key += ", by expert";
   if (place.apart) key += fmt::format(", from rank {} of {}", place.first, options.ranks.count());
   if (!place.has_layers()) key += ", nothing of it";
   return key;

@@ -291,15 +291,19 @@ Result<RankChoice> ChooseRanksOf(const Opened& target, const SessionOptions& opt
 }
 
 // The devices that are named for the draft, if there is one.
-Status ListDraftDevices(const OptionValues& values, SessionOptions& options) {
+Status ListDraftDevices(SessionOptions& options) {
   const std::string& asked = options.ranks.draft_device;
   if (asked.empty()) return {};
   const OptionSpec& row = RankOptionRows().RowOf<&RankOptions::draft_device>();
-  if (!options.models.NamesDraft() || EngineOptionsFrom(values).draft_mode == DraftMode::kOff) {
+  if (!options.models.NamesDraft() || WithoutDraft(options)) {
     LogWarning("--{} {}: has no effect without a draft", row.name, asked);
     return {};
   }
   TANDEM_ASSIGN_OR_RETURN(options.ranks.draft_devices, ListDevices(asked, row.name));
+  if (asked == "auto") {
+    return InvalidArgument(fmt::format(
+        "--{} auto: name the device; without the option the draft is beside the target", row.name));
+  }
   if (options.ranks.draft_devices.front() == "cpu") return {};
   return GpusOf(options.ranks.draft_devices, row.name).status();
 }
@@ -335,6 +339,7 @@ Status OpenRanks(RankChoice choice, SharedDevices& devices, Opening& opening) {
   SessionOptions& options = opening.options;
   options.ranks.target = choice.ranks;
   TANDEM_RETURN_IF_ERROR(PlaceDraft(options.backend, options.ranks));
+  TANDEM_RETURN_IF_ERROR(CheckDraftPlaces(options.backend, options.replicas, options.ranks));
   TANDEM_ASSIGN_OR_RETURN(opening.backends, MakeReplicaBackends(options.backend, options.replicas,
                                                                 options.ranks, devices));
   opening.backend = opening.backends.front().front();
@@ -343,6 +348,9 @@ Status OpenRanks(RankChoice choice, SharedDevices& devices, Opening& opening) {
     if (const auto together = MakeCommunicators(opening.backends.front(), {}); !together.ok()) {
       choice.warning = fmt::format("the model runs on one rank, not on {}: {}", choice.ranks,
                                    together.status().message());
+      if (options.ranks.draft_first != RankLayout::kOnEach) {
+        choice.warning += "; the draft is beside it";
+      }
       choice.why.clear();
       options.ranks.target = 1;
       options.ranks.draft_first = static_cast<int32_t>(RankLayout::kOnEach);
@@ -370,8 +378,9 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   NameIdleQuantization(values, load);
   options.backend = BackendOptionRows().Read(values);
   options.replicas = ReplicaOptionRows().Read(values);
+  options.engine = EngineOptionsFrom(values);  // again once the device is known
   options.ranks = RankOptionRows().Read(values);
-  TANDEM_RETURN_IF_ERROR(ListDraftDevices(values, options));
+  TANDEM_RETURN_IF_ERROR(ListDraftDevices(options));
   TANDEM_RETURN_IF_ERROR(CheckThreads(options.backend));
   TANDEM_ASSIGN_OR_RETURN(opening.processes,
                           FindProcesses(values, console != nullptr, options, shared));

@@ -47,7 +47,13 @@ RankChoice Grant(const RankOptions& options, const RankFacts& facts) {
     ranks = options.devices.size() > 1 ? std::max(facts.places / options.stages, 1) : 1;
   }
   if (ranks > 1 && facts.spec != nullptr && choice.by_default) {
-    if (const auto part = RankSpec(*facts.spec, {.rank = 0, .ranks = ranks}); !part.ok()) {
+    RankPlace place{.rank = 0, .ranks = ranks, .whole_experts = options.experts > 1};
+    Result<ModelSpec> part = RankSpec(*facts.spec, place);
+    if (!part.ok() && options.experts == 0 && facts.spec->has_experts()) {
+      place.whole_experts = true;
+      if (auto by_expert = RankSpec(*facts.spec, place); by_expert.ok()) part = by_expert;
+    }
+    if (!part.ok()) {
       choice.warning = fmt::format("the model runs on one rank, not on {}, {}: {}", Ranks(ranks),
                                    wish.why, part.status().message());
       return choice;

@@ -21,23 +21,46 @@ namespace {
 constexpr std::string_view kRanksName = "--tensor_parallel_size";
 constexpr std::string_view kStagesName = "--pipeline_parallel_size";
 constexpr std::string_view kDraftDevice = "draft_device";
+constexpr std::string_view kExpertsName = "expert_parallel_size";
 
 // With the draft split over `draft_ranks`.
 RankLayout LayoutOf(const RankOptions& ranks, int32_t draft_ranks) {
   return {.ranks = ranks.target,
           .stages = ranks.stages,
           .draft_ranks = draft_ranks,
-          .draft_first = ranks.draft_first};
+          .draft_first = ranks.draft_first,
+          .whole_experts = ranks.experts > 1,
+          .draft_whole_experts = ranks.experts > 1};
+}
+
+// The part of a model that each rank of a layout has, where place_of gives its place.
+template <typename PlaceOf>
+Result<std::vector<ModelSpec>> PartsOf(const ModelSpec& spec, const RankLayout& layout,
+                                       const PlaceOf& place_of) {
+  std::vector<ModelSpec> parts;
+  for (int64_t rank = 0; rank < layout.count(); ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(parts.emplace_back(), RankSpec(spec, place_of(layout, rank)));
+  }
+  return parts;
+}
+
+// Where nobody has said how experts are divided, they are by their numbers if neurons cannot be.
+template <typename PlaceOf>
+Result<std::vector<ModelSpec>> PartsOfEither(const ModelSpec& spec, RankLayout layout,
+                                             const RankOptions& ranks, const PlaceOf& place_of) {
+  Result<std::vector<ModelSpec>> parts = PartsOf(spec, layout, place_of);
+  if (parts.ok() || ranks.experts > 0 || !spec.has_experts()) return parts;
+  layout.whole_experts = layout.draft_whole_experts = true;
+  Result<std::vector<ModelSpec>> by_expert = PartsOf(spec, layout, place_of);
+  if (!by_expert.ok()) return parts;
+  LogInfo("each rank has some of the experts, whole: {}", parts.status().message());
+  return by_expert;
 }
 
 Result<std::vector<ModelSpec>> PartsOfDraft(const ModelSpec& spec, int32_t draft_ranks,
                                             const RankOptions& ranks) {
-  const RankLayout layout = LayoutOf(ranks, draft_ranks);
-  std::vector<ModelSpec> parts;
-  for (int32_t rank = 0; rank < ranks.count(); ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(parts.emplace_back(), RankSpec(spec, layout.DraftAt(rank)));
-  }
-  return parts;
+  return PartsOfEither(spec, LayoutOf(ranks, draft_ranks), ranks,
+                       [](const RankLayout& layout, int64_t rank) { return layout.DraftAt(rank); });
 }
 
 // The GPUs of the target's ranks.
@@ -67,10 +90,10 @@ const BoundOptions<RankOptions>& RankOptionRows() {
       BindOption<RankOptions, &RankOptions::target>(
           {.name = "tensor_parallel_size",
            .meaning =
-               "Ranks that the target is split over, by heads and neurons. On a CPU each rank "
-               "has its share of the threads. 0: one rank for each device that --device "
-               "lists; otherwise the number that the engine or checkpoint was built for, "
-               "if there are enough GPUs or cores; otherwise one",
+               "Where the draft is, if not beside the target: cuda:N, a GPU that it has alone "
+               "or one of the target's; several between commas, over which it is split. On "
+               "GPUs with --batch_invariant only; on a CPU cpu, a rank with its share of "
+               "the threads",
            .group = kRanks,
            .min = 0,
            .max = 64,
@@ -83,6 +106,14 @@ const BoundOptions<RankOptions>& RankOptionRows() {
            .min = 0,
            .max = 64,
            .alias = "draft_tp_size"}),
+      BindOption<RankOptions, &RankOptions::experts>(
+          {.name = kExpertsName,
+           .meaning = "Ranks that experts are divided among whole: those of a stage, or 1, which "
+                      "gives each rank a share of every expert. 0: the latter if it divides",
+           .group = kRanks,
+           .min = 0,
+           .max = 64,
+           .alias = "ep_size|moe_ep_size"}),
       BindOption<RankOptions, &RankOptions::draft_device>(
           {.name = kDraftDevice,
            .meaning =
@@ -108,6 +139,11 @@ const BoundOptions<RankOptions>& RankOptionRows() {
            .alias = "pp_size"}),
   });
   return rows;
+}
+
+// With the library's products the GPUs were seen to wait for each other for ever.
+bool DraftCanBeElsewhere(const BackendOptions& backend) {
+  return IsOnCpu(backend) || backend.cuda.batch_invariant;
 }
 
 Status PlaceDraft(const BackendOptions& backend, RankOptions& ranks) {
@@ -140,7 +176,10 @@ Status PlaceDraft(const BackendOptions& backend, RankOptions& ranks) {
         "the target is on GPU{} {}: name one of its GPUs, or only GPUs that it does not have",
         of_target.size() == 1 ? "" : "s", fmt::join(of_target, ",")));
   }
-  return {};
+  if (ranks.draft_first == RankLayout::kOnEach || DraftCanBeElsewhere(backend)) return {};
+  return Unimplemented(
+      fmt::format("--{} {}: on GPUs a draft can be elsewhere only with --batch_invariant yet",
+                  kDraftDevice, fmt::join(asked, ",")));
 }
 
 BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& ranks,
@@ -177,6 +216,7 @@ Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
     }
     Result<std::unique_ptr<ops::Backend>> made = MakeBackend(own);
     if (!made.ok()) {
+      if (of_draft >= 0) return made.status().Annotate(fmt::format("--{}", kDraftDevice));
       return is_listed ? made.status()
                        : made.status().Annotate(ranks.target == 1 ? kStagesName : kRanksName);
     }
@@ -215,13 +255,15 @@ Result<std::vector<ModelSpec>> TargetParts(const ModelSpec& spec, const RankOpti
   }
   // How many ranks of its own the draft is split over is known here, beside the target it is not
   // asked for.
-  const RankLayout layout = LayoutOf(ranks, std::max(ranks.num_own_draft(), 1));
-  std::vector<ModelSpec> parts;
-  for (int32_t rank = 0; rank < ranks.count(); ++rank) {
-    Result<ModelSpec> part = RankSpec(spec, layout.TargetAt(rank));
-    if (!part.ok()) return part.status().Annotate(kRanksName);
-    parts.push_back(*std::move(part));
+  if (ranks.experts > 1 && ranks.experts != ranks.target) {
+    return InvalidArgument(fmt::format(
+        "--{} {}: it must be 1 or the ranks of a stage (--tensor_parallel_size), which are {}",
+        kExpertsName, ranks.experts, ranks.target));
   }
+  Result<std::vector<ModelSpec>> parts =
+      PartsOfEither(spec, LayoutOf(ranks, std::max(ranks.num_own_draft(), 1)), ranks,
+                    [](const RankLayout& layout, int64_t rank) { return layout.TargetAt(rank); });
+  if (!parts.ok()) return parts.status().Annotate(kRanksName);
   return parts;
 }
 

@@ -24,8 +24,11 @@ struct RankOptions {
   // be. It has no stages.
   int32_t draft = 0;
   int32_t world_size = 1;  // of a launch through MPI, as an old command line says
+  // 1: each rank has some neurons of every expert, or as many as the ranks of a stage: each has
+  // some experts; 0: neurons if they can be divided.
+  int32_t experts = 0;
   // Where the draft is, if not beside the target: "cuda:2", or several between commas.
-  std::string draft_device;
+  std::string draft_device = {};
   // Of the target's ranks in their order (ListDevices); one: the first, and on GPUs those after it.
   std::vector<std::string> devices = {};
   // Of the ranks that have the draft, where not all do; then, once it is settled (PlaceDraft), the
@@ -50,8 +53,11 @@ struct RankOptions {
 
 const BoundOptions<RankOptions>& RankOptionRows();
 
+// Whether a draft may have other devices than its target.
+bool DraftCanBeElsewhere(const BackendOptions& backend);
 // Where the draft is, now that the target's ranks are known: on one of their devices, or on devices
-// that it has alone. On a CPU it always has ranks of its own. INVALID_ARGUMENT for some of both.
+// that it has alone. On a CPU it always has ranks of its own. INVALID_ARGUMENT for some of both,
+// UNIMPLEMENTED where it can not be elsewhere.
 Status PlaceDraft(const BackendOptions& backend, RankOptions& ranks);
 
 // Before anything uses a GPU, where there may be several ranks.

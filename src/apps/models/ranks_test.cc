@@ -12,6 +12,7 @@ using testing::HasSubstr;
 BackendOptions On(const std::string& device) {
   BackendOptions options;
   options.device = device;
+  options.cuda.batch_invariant = true;
   return options;
 }
 
@@ -63,7 +64,7 @@ TEST(RanksTest, ADraftIsBesideTheTargetUnlessADeviceIsNamed) {
 }
 
 TEST(RanksTest, ADraftHasItsOwnGpus) {
-  EXPECT_THAT(Layout(Placed(Ranks(1, {"auto"}, {"cuda:1"})).value()),
+  EXPECT_THAT(Layout(Placed(Ranks(1, {"cuda"}, {"cuda:1"})).value()),
               ElementsAre("4/1 none", "none 4/1"));
   EXPECT_THAT(Layout(Placed(Ranks(2, {"cuda:1", "cuda:2"}, {"cuda:0"})).value()),
               ElementsAre("4/2 none", "4/2 none", "none 4/1"));
@@ -76,6 +77,14 @@ TEST(RanksTest, ADraftHasItsOwnGpus) {
 TEST(RanksTest, ADraftHasOneOfTheTargetsGpus) {
   EXPECT_THAT(Layout(Placed(Ranks(2, {"cuda:1"}, {"cuda:2"})).value()),
               ElementsAre("4/2 none", "4/2 4/1"));
+}
+
+TEST(RanksTest, OnGpusADraftIsElsewhereOnlyWithTheInvariantKernels) {
+  BackendOptions fastest = On("cuda:0");
+  fastest.cuda.batch_invariant = false;
+  RankOptions apart = Ranks(1, {"cuda:0"}, {"cuda:1"}), beside = Ranks(1, {"cuda:0"}, {"cuda:0"});
+  EXPECT_THAT(PlaceDraft(fastest, apart).message(), HasSubstr("--batch_invariant"));
+  EXPECT_TRUE(PlaceDraft(fastest, beside).ok());
 }
 
 TEST(RanksTest, OnACpuADraftHasARankOfItsOwn) {
@@ -99,6 +108,52 @@ TEST(RanksTest, ADeviceThatADraftCanNotHaveIsRefused) {
   ranks.draft = 2;
   const Status other = DraftParts(ModelSpec(), Placed(ranks).value()).status();
   EXPECT_THAT(other.message(), HasSubstr("--draft_device names 1 device, which"));
+}
+
+// Three layers of five experts, whose 30 neurons no four ranks divide.
+ModelSpec WithExperts() {
+  ModelSpec spec;
+  spec.vocab_size = 8;
+  spec.hidden_size = 32;
+  spec.layers.resize(3);
+  for (LayerSpec& layer : spec.layers) {
+    layer.attention.num_heads = layer.attention.num_kv_heads = 4;
+    layer.attention.head_dim = 8;
+    layer.moe.num_experts = 5;
+    layer.moe.expert.intermediate_size = 30;
+    layer.moe.routing.experts_per_token = 2;
+  }
+  return spec;
+}
+
+TEST(RanksTest, ExpertsThatCannotBeSplitAreDividedWhole) {
+  RankOptions ranks;
+  ranks.target = 2;
+  EXPECT_EQ(TargetParts(WithExperts(), ranks).value()[1].layers[0].moe.expert.intermediate_size,
+            15);
+  ranks.target = 4;
+  const std::vector<ModelSpec> parts = TargetParts(WithExperts(), ranks).value();
+  int64_t experts = 0;
+  for (const ModelSpec& part : parts) {
+    const MoeSpec& moe = part.layers[2].moe;
+    EXPECT_EQ(moe.routing.first, experts);
+    EXPECT_EQ(moe.expert.intermediate_size, 30);
+    experts += moe.experts_here();
+  }
+  EXPECT_EQ(experts, 5);
+}
+
+TEST(RanksTest, HowExpertsAreDividedCanBeSaid) {
+  RankOptions ranks;
+  ranks.target = ranks.experts = 2;
+  EXPECT_EQ(TargetParts(WithExperts(), ranks).value()[0].layers[0].moe.experts_here(), 2);
+  ranks.experts = 3;
+  EXPECT_THAT(TargetParts(WithExperts(), ranks).status().message(),
+              HasSubstr("--expert_parallel_size 3: it must be 1 or the ranks of a stage"));
+  ranks.target = 4;
+  ranks.experts = 1;
+  EXPECT_THAT(TargetParts(WithExperts(), ranks).status().message(),
+              HasSubstr("--tensor_parallel_size: tp_size is 4"));
 }
 
 }  // namespace

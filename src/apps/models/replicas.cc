@@ -3,6 +3,8 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <string_view>
 
 #include "base/cores.h"
 
@@ -68,6 +70,34 @@ Status ShareDevices(RankOptions& ranks, ReplicaOptions& replicas) {
   }
   replicas.draft_devices = ranks.draft_devices;
   ranks.draft_devices = PartOf(replicas.draft_devices, count, 0);
+  return {};
+}
+
+Status CheckDraftPlaces(const BackendOptions& options, const ReplicaOptions& replicas,
+                        const RankOptions& ranks) {
+  if (replicas.draft_devices.empty()) return {};
+  std::set<std::string> taken(replicas.devices.begin(), replicas.devices.end());
+  for (int32_t replica = 0; replica < replicas.count; ++replica) {
+    const auto refuse = [&](std::string_view why) {
+      return InvalidArgument(
+          fmt::format("--draft_device: the draft of replica {} {}", replica, why));
+    };
+    RankOptions own = ranks;
+    own.devices = PartOf(replicas.devices, replicas.count, replica);
+    own.draft_devices = PartOf(replicas.draft_devices, replicas.count, replica);
+    own.draft_first = static_cast<int32_t>(RankLayout::kOnEach);
+    TANDEM_RETURN_IF_ERROR(PlaceDraft(options, own));
+    if (own.draft_first != ranks.draft_first) {
+      return refuse(
+          "is not where that of replica 0 is: each has its own GPUs, or the same place "
+          "among its target's");
+    }
+    for (int32_t i = 0; i < own.num_own_draft(); ++i) {
+      const std::string& device = own.draft_devices[static_cast<size_t>(i)];
+      if (!taken.insert(device).second)
+        return refuse(fmt::format("is on {}, which is taken", device));
+    }
+  }
   return {};
 }
 

@@ -31,6 +31,11 @@ BackendOptions BackendOfReplica(const BackendOptions& options, const ReplicaOpti
 // named for drafts; the ranks keep those of the first. INVALID_ARGUMENT where that is not possible.
 Status ShareDevices(RankOptions& ranks, ReplicaOptions& replicas);
 
+// Whether the drafts of all replicas are where PlaceDraft has put the first one's, which `ranks`
+// tell, each on its own devices. INVALID_ARGUMENT names the replica of which that is not so.
+Status CheckDraftPlaces(const BackendOptions& options, const ReplicaOptions& replicas,
+                        const RankOptions& ranks);
+
 // Of each replica the backends of its ranks. On GPUs the first replica begins with the one that the
 // options name, and each further one with the GPU after those of the one before it.
 Result<std::vector<std::vector<std::shared_ptr<ops::Backend>>>> MakeReplicaBackends(

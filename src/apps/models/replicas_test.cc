@@ -63,6 +63,30 @@ TEST(ReplicasTest, DraftsOfSeveralReplicasNeedADeviceEach) {
   EXPECT_TRUE(ShareDevices(ranks, replicas).ok());
 }
 
+TEST(ReplicasTest, DraftsOfAllReplicasAreWhereThatOfTheFirstIs) {
+  const auto check = [](std::vector<std::string> devices, std::vector<std::string> drafts) {
+    RankOptions ranks;
+    ranks.target = static_cast<int32_t>(devices.size()) / 2;
+    ranks.devices = std::move(devices);
+    ranks.draft_devices = std::move(drafts);
+    ReplicaOptions replicas{.count = 2};
+    TANDEM_RETURN_IF_ERROR(ShareDevices(ranks, replicas));
+    BackendOptions gpus;
+    gpus.device = "cuda:0";
+    gpus.cuda.batch_invariant = true;
+    TANDEM_RETURN_IF_ERROR(PlaceDraft(gpus, ranks));
+    return CheckDraftPlaces(gpus, replicas, ranks);
+  };
+  EXPECT_TRUE(check({"cuda:0", "cuda:1"}, {"cuda:2", "cuda:3"}).ok());
+  EXPECT_TRUE(check({"cuda:0", "cuda:1", "cuda:2", "cuda:3"}, {"cuda:1", "cuda:3"}).ok());
+  // The first is beside its target, the other one has a GPU of its own.
+  EXPECT_FALSE(check({"cuda:0", "cuda:1"}, {"cuda:0", "cuda:2"}).ok());
+  EXPECT_FALSE(check({"cuda:0", "cuda:1", "cuda:2", "cuda:3"}, {"cuda:0", "cuda:3"}).ok());
+  // That of the first would be on the second's GPU.
+  const Status taken = check({"cuda:0", "cuda:1"}, {"cuda:1", "cuda:2"});
+  EXPECT_NE(taken.message().find("replica 0 is on cuda:1, which is taken"), std::string::npos);
+}
+
 TEST(ReplicasTest, EachHasARankForItsDraft) {
   SharedDevices devices;
   RankOptions ranks;

@@ -6,6 +6,7 @@
 #include <cstdlib>
 #include <iterator>
 #include <optional>
+#include <set>
 #include <system_error>
 #include <utility>
 
@@ -131,10 +132,17 @@ Status ModelRepository::LoadAll() {
   Status first = ReadAll();
   if (known_.empty()) return first;
   for (const std::string& warning : LaunchWarnings(launch_, known_)) LogWarning("{}", warning);
-  // Before the first engine uses a GPU.
+  // Before the first engine uses a GPU. A draft may have others than its target.
+  const std::map<std::string, ModelLinks> all_links = LinkModels(known_, {});
   for (const auto& [name, model] : known_) {
-    const size_t ranks = model.parameters.gpu_device_ids.size();
-    PrepareForRanks({.target = static_cast<int32_t>(ranks),
+    const std::vector<int32_t>& own = model.parameters.gpu_device_ids;
+    std::set<int32_t> gpus(own.begin(), own.end());
+    const FolderModel* const draft = Known(all_links.at(name).draft);
+    if (draft != nullptr) {
+      const std::vector<int32_t>& others = draft->parameters.gpu_device_ids;
+      gpus.insert(others.begin(), others.end());
+    }
+    PrepareForRanks({.target = static_cast<int32_t>(gpus.size()),
                      .world_size = launch_.is_orchestrated ? 1 : launch_.world_size});
   }
   std::vector<std::string> names = options_.load_models;
@@ -340,8 +348,16 @@ Status ModelRepository::PlaceRanks(const FolderModel& model, OptionValues& value
   TANDEM_RETURN_IF_ERROR(values.Set(device.name, {gpus}, where));
   const std::string& draft = links_.at(model.name).draft;
   const OptionSpec& draft_device = RankOptionRows().RowOf<&RankOptions::draft_device>();
-  if (draft.empty() || !as_many || values_.IsSet(draft_device)) return {};
-  const auto of_draft = DraftGpuList(model, *Known(draft), ops::NumCudaDevices());
+  if (draft.empty() || values_.IsSet(draft_device)) return {};
+  Result<std::string> of_draft = DraftGpuList(model, *Known(draft), ops::NumCudaDevices());
+  const auto ignored = [&](std::string_view why) {
+    return InvalidArgument(fmt::format("{}: gpu_device_ids do not count {}", draft, why));
+  };
+  if (of_draft.ok() && !of_draft->empty() && !as_many) {
+    of_draft = ignored(fmt::format("beside --{} of the command line", ranks.name));
+  } else if (of_draft.ok() && !of_draft->empty() && !DraftCanBeElsewhere(backend)) {
+    of_draft = ignored("without --batch_invariant");
+  }
   if (!of_draft.ok()) {
     LogWarning("{}; where it drafts for {} it runs beside it", of_draft.status().message(),
                model.name);

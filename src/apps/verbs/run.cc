@@ -70,8 +70,9 @@ const BoundOptions<RunOptions>& RunRows() {
       BindOption<RunOptions, &RunOptions::draft_target_model_config>(
           {.name = "draft_target_model_config",
            .meaning = "[draft_len,[draft devices],[target devices],use_logits], as in "
-                      "[4,[0],[1],False]; draft_len is the longest draft; the devices are "
-                      "GPUs, where this machine has them",
+                      "[4,[0],[1],False]; draft_len is the longest draft; the devices are GPUs, "
+                      "where this machine has them and, unless both are the same, with "
+                      "--batch_invariant",
            .group = "Speculation"}),
   });
   return rows;
@@ -212,13 +213,19 @@ Status PlaceModels(const DraftTargetConfig& config, const Console& console, Opti
   }
   PrepareForRanks({.target = 2});  // asking for the GPUs is the first that is done with them
   const bool is_placed = values.IsSet(device) || values.IsSet(draft_device);
-  if (const int gpus = ops::NumCudaDevices(); is_placed || last >= gpus) {
+  const bool is_apart = !std::ranges::is_permutation(config.draft_devices, config.target_devices);
+  std::string why;
+  if (is_placed) {
+    why = "--device or --draft_device says where the models run";
+  } else if (const int gpus = ops::NumCudaDevices(); last >= gpus) {
+    why = gpus == 0 ? "there is no GPU" : fmt::format("there is no GPU {}", last);
+  } else if (is_apart && !DraftCanBeElsewhere(BackendOptionRows().Read(values))) {
+    why = "a draft is elsewhere only with --batch_invariant yet";
+  }
+  if (!why.empty()) {
     console.Say(fmt::format("devices {} (draft) and {} (target) have no effect: {}",
                             fmt::join(config.draft_devices, ","),
-                            fmt::join(config.target_devices, ","),
-                            is_placed   ? "--device says where the models run"
-                            : gpus == 0 ? std::string("there is no GPU")
-                                        : fmt::format("there is no GPU {}", last)));
+                            fmt::join(config.target_devices, ","), why));
     return {};
   }
   const auto set = [&](const OptionSpec& option, const std::vector<int>& gpus) {
