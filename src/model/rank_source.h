@@ -1,7 +1,7 @@
 // RankSource: the weights of one rank, cut from those of the whole model while they are read: of
 // the layers of its stage, its share (of experts that are not split, its own). Products that are
-// summed over the ranks have their bias on the first rank of the stage and zeros on the others. The
-// loader owns it.
+// summed over the ranks have their bias on the first rank of the stage and zeros on the others; an
+// expert that is not split keeps its own. The loader owns it.
 #pragma once
 
 #include <memory>

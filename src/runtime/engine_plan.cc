@@ -129,7 +129,6 @@ Result<EnginePlan> PlanEngine(const EngineOptions& asked, ModelMemory target, Mo
   }
   EnginePlan plan;
   plan.place = target.spec->place;
-  plan.draft_elsewhere = draft.spec != nullptr && !draft.spec->place.has_layers();
   EngineOptions& options = plan.options;
   options = Effective(asked, *target.spec, draft, backend);
   if (!UsesDraft(options, draft)) draft = {};
@@ -192,14 +191,21 @@ Result<std::vector<EnginePlan>> PlanRanks(const EngineOptions& asked,
 
 namespace {
 
-// Ranks after each other that take the same.
+bool TakeTheSame(const EnginePlan& one, const EnginePlan& other) {
+  return std::ranges::equal(one.memory.lines, other.memory.lines,
+                            [](const MemoryLine& a, const MemoryLine& b) {
+                              return a.what == b.what && a.bytes == b.bytes && a.note == b.note;
+                            });
+}
+
+// Neighbouring ranks of a stage that take the same.
 struct RankGroup {
   const EnginePlan* plan = nullptr;  // of each of them
   int64_t first = 0;                 // among the ranks of this process
   int64_t ranks = 0;
 
   bool Has(const EnginePlan& other) const {
-    return plan->place.stage == other.place.stage && plan->draft_elsewhere == other.draft_elsewhere;
+    return plan->place.stage == other.place.stage && TakeTheSame(*plan, other);
   }
   const MemoryLine* Find(const std::string& what) const {
     const auto found = std::ranges::find(plan->memory.lines, what, &MemoryLine::what);
@@ -226,10 +232,11 @@ std::vector<MemoryLine> MemoryLinesOf(std::span<const EnginePlan> plans) {
     }
     ++groups.back().ranks;
   }
-  // Where each stage is alike, its other ranks may be in other processes.
-  const bool by_rank = plans.size() > 1 && std::ranges::any_of(plans, [](const EnginePlan& plan) {
-                         return plan.draft_elsewhere;
-                       });
+  // Where the ranks of a stage are alike, some of them may be in other processes.
+  const bool by_rank =
+      std::ranges::adjacent_find(groups, [](const RankGroup& a, const RankGroup& b) {
+        return a.plan->place.stage == b.plan->place.stage || !b.plan->place.has_layers();
+      }) != groups.end();
   const bool has_all = by_rank || std::ssize(groups) == split.stages;
   const int64_t all = by_rank ? std::ssize(plans) : split.ranks * split.stages;
   std::vector<std::string> order;

@@ -21,7 +21,6 @@ struct EnginePlan {
   MemoryPlan memory;
   std::array<RowForm, kNumModels> row_forms = {};  // of the models' passes
   RankPlace place;                                 // of the part of the target
-  bool draft_elsewhere = false;                    // only other ranks have some of the draft
 };
 
 // The models by spec, bytes of weights and positions; their workspaces are computed here. A draft
@@ -39,7 +38,7 @@ struct RankMemory {
   int64_t free_bytes = 0;
 };
 // The plans of all ranks. They have equally many blocks, because a block's id is the same on all:
-// as many as fit on each. Bytes differ from stage to stage.
+// as many as fit on each. Bytes may differ from rank to rank.
 // `most`: of the blocks, where ranks elsewhere have fewer.
 Result<std::vector<EnginePlan>> PlanRanks(const EngineOptions& asked,
                                           std::span<const RankMemory> ranks,

@@ -151,10 +151,9 @@ TEST_F(RanksPlanTest, ALineForEachStageWhereTheyDiffer) {
 }
 
 TEST_F(RanksPlanTest, ALineForEachRankWhereOnlySomeHaveTheDraft) {
-  std::vector<EnginePlan> plans =
+  const std::vector<EnginePlan> plans =
       PlanPlaces(Options(0), {{0, 1, 0, 1, true}, {0, 1, RankPlace::kNoStage, 1, true}},
                  {int64_t{1} << 40, int64_t{1} << 40});
-  plans[0].draft_elsewhere = true;
   EXPECT_EQ(plans[0].memory.num_blocks, plans[1].memory.num_blocks);
   std::vector<std::string> keys;
   for (const MemoryLine& line : MemoryLinesOf(plans)) {

@@ -32,7 +32,8 @@ std::span<const LmiKey> LlmApiKeys() {
       Ignored("option.moe_tensor_parallel_size", {},
               "a model is split by `option.tensor_parallel_degree` alone"),
       Ignored("option.moe_expert_parallel_size", {},
-              "a model is split by `option.tensor_parallel_degree` alone"),
+              "experts are divided whole where they cannot be split; `tandem serve` has "
+              "`--expert_parallel_size`"),
       Ignored("option.enable_attention_dp", {},
               "a model is split by `option.tensor_parallel_degree` alone"),
       Ignored("option.auto_parallel", {},

@@ -48,6 +48,7 @@ Result<std::vector<ModelSpec>> PartsOf(const ModelSpec& spec, const RankLayout& 
 template <typename PlaceOf>
 Result<std::vector<ModelSpec>> PartsOfEither(const ModelSpec& spec, RankLayout layout,
                                              const RankOptions& ranks, const PlaceOf& place_of) {
+  if (!spec.has_experts()) layout.whole_experts = layout.draft_whole_experts = false;
   Result<std::vector<ModelSpec>> parts = PartsOf(spec, layout, place_of);
   if (parts.ok() || ranks.experts > 0 || !spec.has_experts()) return parts;
   layout.whole_experts = layout.draft_whole_experts = true;
@@ -61,13 +62,6 @@ Result<std::vector<ModelSpec>> PartsOfDraft(const ModelSpec& spec, int32_t draft
                                             const RankOptions& ranks) {
   return PartsOfEither(spec, LayoutOf(ranks, draft_ranks), ranks,
                        [](const RankLayout& layout, int64_t rank) { return layout.DraftAt(rank); });
-}
-
-// The GPUs of the target's ranks.
-Result<std::vector<int>> TargetGpus(const RankOptions& ranks) {
-  TANDEM_ASSIGN_OR_RETURN(std::vector<int> gpus, GpusOf(ranks.devices, "device"));
-  while (std::ssize(gpus) < ranks.num_target()) gpus.push_back(gpus.back() + 1);
-  return gpus;
 }
 
 std::vector<ops::Backend*> PointersTo(const std::vector<std::shared_ptr<ops::Backend>>& backends) {
@@ -90,10 +84,10 @@ const BoundOptions<RankOptions>& RankOptionRows() {
       BindOption<RankOptions, &RankOptions::target>(
           {.name = "tensor_parallel_size",
            .meaning =
-               "Where the draft is, if not beside the target: cuda:N, a GPU that it has alone "
-               "or one of the target's; several between commas, over which it is split. On "
-               "GPUs with --batch_invariant only; on a CPU cpu, a rank with its share of "
-               "the threads",
+               "Ranks that the target is split over, by heads and neurons. On a CPU each rank "
+               "has its share of the threads. 0: one rank for each device that --device "
+               "lists; otherwise the number that the engine or checkpoint was built for, "
+               "if there are enough GPUs or cores; otherwise one",
            .group = kRanks,
            .min = 0,
            .max = 64,
@@ -108,8 +102,9 @@ const BoundOptions<RankOptions>& RankOptionRows() {
            .alias = "draft_tp_size"}),
       BindOption<RankOptions, &RankOptions::experts>(
           {.name = kExpertsName,
-           .meaning = "Ranks that experts are divided among whole: those of a stage, or 1, which "
-                      "gives each rank a share of every expert. 0: the latter if it divides",
+           .meaning = "1: each rank has a share of every expert. As many as the ranks of a stage "
+                      "(--tensor_parallel_size): each rank has some experts, whole. 0: shares "
+                      "where the sizes divide, otherwise whole experts",
            .group = kRanks,
            .min = 0,
            .max = 64,
@@ -118,8 +113,9 @@ const BoundOptions<RankOptions>& RankOptionRows() {
           {.name = kDraftDevice,
            .meaning =
                "Where the draft is, if not beside the target: cuda:N, a GPU that it has alone "
-               "or one of the target's; several between commas, over which it is split; on "
-               "a CPU cpu, a rank with its share of the threads",
+               "or one of the target's; several between commas, over which it is split. On "
+               "GPUs only with --batch_invariant. On a CPU: cpu, a rank with its share of "
+               "the threads",
            .group = kRanks}),
       BindOption<RankOptions, &RankOptions::world_size>(
           {.name = "world_size",
@@ -139,6 +135,12 @@ const BoundOptions<RankOptions>& RankOptionRows() {
            .alias = "pp_size"}),
   });
   return rows;
+}
+
+Result<std::vector<int>> TargetGpus(const RankOptions& ranks) {
+  TANDEM_ASSIGN_OR_RETURN(std::vector<int> gpus, GpusOf(ranks.devices, "device"));
+  while (std::ssize(gpus) < ranks.num_target()) gpus.push_back(gpus.back() + 1);
+  return gpus;
 }
 
 // With the library's products the GPUs were seen to wait for each other for ever.
@@ -253,13 +255,12 @@ Result<std::vector<ModelSpec>> TargetParts(const ModelSpec& spec, const RankOpti
   if (const Status status = CheckSharding(spec, stages); !status.ok()) {
     return status.Annotate(kStagesName);
   }
-  // How many ranks of its own the draft is split over is known here, beside the target it is not
-  // asked for.
-  if (ranks.experts > 1 && ranks.experts != ranks.target) {
+  if (ranks.experts > 1 && ranks.target > 1 && ranks.experts != ranks.target) {
     return InvalidArgument(fmt::format(
         "--{} {}: it must be 1 or the ranks of a stage (--tensor_parallel_size), which are {}",
         kExpertsName, ranks.experts, ranks.target));
   }
+  // Of a draft beside the target the number of ranks is not asked for here.
   Result<std::vector<ModelSpec>> parts =
       PartsOfEither(spec, LayoutOf(ranks, std::max(ranks.num_own_draft(), 1)), ranks,
                     [](const RankLayout& layout, int64_t rank) { return layout.TargetAt(rank); });

@@ -24,8 +24,8 @@ struct RankOptions {
   // be. It has no stages.
   int32_t draft = 0;
   int32_t world_size = 1;  // of a launch through MPI, as an old command line says
-  // 1: each rank has some neurons of every expert, or as many as the ranks of a stage: each has
-  // some experts; 0: neurons if they can be divided.
+  // 0: a share of every expert on each rank if the sizes divide, otherwise whole experts; 1:
+  // shares; the ranks of a stage: whole experts. Nothing else is valid.
   int32_t experts = 0;
   // Where the draft is, if not beside the target: "cuda:2", or several between commas.
   std::string draft_device = {};
@@ -53,6 +53,8 @@ struct RankOptions {
 
 const BoundOptions<RankOptions>& RankOptionRows();
 
+// The numbers of the target's GPUs: those listed, or as many from the first on.
+Result<std::vector<int>> TargetGpus(const RankOptions& ranks);
 // Whether a draft may have other devices than its target.
 bool DraftCanBeElsewhere(const BackendOptions& backend);
 // Where the draft is, now that the target's ranks are known: on one of their devices, or on devices

@@ -76,26 +76,36 @@ Status ShareDevices(RankOptions& ranks, ReplicaOptions& replicas) {
 Status CheckDraftPlaces(const BackendOptions& options, const ReplicaOptions& replicas,
                         const RankOptions& ranks) {
   if (replicas.draft_devices.empty()) return {};
-  std::set<std::string> taken(replicas.devices.begin(), replicas.devices.end());
+  // Of each replica the target's GPUs, before any draft's.
+  std::set<int> taken;
+  std::vector<RankOptions> all;
   for (int32_t replica = 0; replica < replicas.count; ++replica) {
+    RankOptions& own = all.emplace_back(ranks);
+    own.devices = PartOf(replicas.devices, replicas.count, replica);
+    own.draft_devices = PartOf(replicas.draft_devices, replicas.count, replica);
+    own.draft_first = static_cast<int32_t>(RankLayout::kOnEach);
+    if (const Status placed = PlaceDraft(options, own); !placed.ok()) {
+      return placed.Annotate(fmt::format("replica {}", replica));
+    }
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<int> gpus, TargetGpus(own));
+    taken.insert(gpus.begin(), gpus.end());
+  }
+  for (int32_t replica = 0; replica < replicas.count; ++replica) {
+    const RankOptions& own = all[static_cast<size_t>(replica)];
     const auto refuse = [&](std::string_view why) {
       return InvalidArgument(
           fmt::format("--draft_device: the draft of replica {} {}", replica, why));
     };
-    RankOptions own = ranks;
-    own.devices = PartOf(replicas.devices, replicas.count, replica);
-    own.draft_devices = PartOf(replicas.draft_devices, replicas.count, replica);
-    own.draft_first = static_cast<int32_t>(RankLayout::kOnEach);
-    TANDEM_RETURN_IF_ERROR(PlaceDraft(options, own));
     if (own.draft_first != ranks.draft_first) {
       return refuse(
-          "is not where that of replica 0 is: each has its own GPUs, or the same place "
-          "among its target's");
+          "is not where that of replica 0 is: each has its own GPUs, or the same place among its "
+          "target's");
     }
-    for (int32_t i = 0; i < own.num_own_draft(); ++i) {
-      const std::string& device = own.draft_devices[static_cast<size_t>(i)];
-      if (!taken.insert(device).second)
-        return refuse(fmt::format("is on {}, which is taken", device));
+    if (own.num_own_draft() == 0) continue;
+    TANDEM_ASSIGN_OR_RETURN(const std::vector<int> gpus, GpusOf(own.draft_devices, "draft_device"));
+    for (const int gpu : gpus) {
+      if (!taken.insert(gpu).second)
+        return refuse(fmt::format("is on GPU {}, which is taken", gpu));
     }
   }
   return {};

@@ -84,7 +84,7 @@ TEST(ReplicasTest, DraftsOfAllReplicasAreWhereThatOfTheFirstIs) {
   EXPECT_FALSE(check({"cuda:0", "cuda:1", "cuda:2", "cuda:3"}, {"cuda:0", "cuda:3"}).ok());
   // That of the first would be on the second's GPU.
   const Status taken = check({"cuda:0", "cuda:1"}, {"cuda:1", "cuda:2"});
-  EXPECT_NE(taken.message().find("replica 0 is on cuda:1, which is taken"), std::string::npos);
+  EXPECT_NE(taken.message().find("replica 0 is on GPU 1, which is taken"), std::string::npos);
 }
 
 TEST(ReplicasTest, EachHasARankForItsDraft) {

@@ -70,9 +70,9 @@ const BoundOptions<RunOptions>& RunRows() {
       BindOption<RunOptions, &RunOptions::draft_target_model_config>(
           {.name = "draft_target_model_config",
            .meaning = "[draft_len,[draft devices],[target devices],use_logits], as in "
-                      "[4,[0],[1],False]; draft_len is the longest draft; the devices are GPUs, "
-                      "where this machine has them and, unless both are the same, with "
-                      "--batch_invariant",
+                      "[4,[0],[1],False]; draft_len is the longest draft; the devices are numbers "
+                      "of GPUs. A draft on others than the target's needs --batch_invariant; "
+                      "devices that this machine does not have are ignored",
            .group = "Speculation"}),
   });
   return rows;
@@ -219,8 +219,6 @@ Status PlaceModels(const DraftTargetConfig& config, const Console& console, Opti
     why = "--device or --draft_device says where the models run";
   } else if (const int gpus = ops::NumCudaDevices(); last >= gpus) {
     why = gpus == 0 ? "there is no GPU" : fmt::format("there is no GPU {}", last);
-  } else if (is_apart && !DraftCanBeElsewhere(BackendOptionRows().Read(values))) {
-    why = "a draft is elsewhere only with --batch_invariant yet";
   }
   if (!why.empty()) {
     console.Say(fmt::format("devices {} (draft) and {} (target) have no effect: {}",
@@ -232,9 +230,15 @@ Status PlaceModels(const DraftTargetConfig& config, const Console& console, Opti
     return values.Set(option.name, {fmt::format("cuda:{}", fmt::join(gpus, ",cuda:"))}, where);
   };
   TANDEM_RETURN_IF_ERROR(set(device, config.target_devices));
-  TANDEM_RETURN_IF_ERROR(set(draft_device, config.draft_devices));
-  if (config.target_devices.size() > 1 || values.IsSet(ranks)) return {};
-  return values.Set(ranks.name, {"1"}, where);
+  if (config.target_devices.size() == 1 && !values.IsSet(ranks)) {
+    TANDEM_RETURN_IF_ERROR(values.Set(ranks.name, {"1"}, where));
+  }
+  if (!is_apart) return {};
+  if (DraftCanBeElsewhere(BackendOptionRows().Read(values))) {
+    return set(draft_device, config.draft_devices);
+  }
+  console.Say("the draft runs beside the target: it is elsewhere only with --batch_invariant yet");
+  return {};
 }
 
 // Answers all prompts in order, with at most as many open as the engine's queue takes.

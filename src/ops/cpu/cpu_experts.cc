@@ -197,7 +197,8 @@ void CpuOps::Experts(const Tensor& x, const ExpertChoice& choice, const ExpertWe
                  }
                });
   ExpertProducts(gathered, ends, weights.in, scratch.inner);
-  ActivateRows(weights.activation, weights.limit, scratch.inner, scratch.activated);
+  ActivateRows(weights.activation, weights.limit, scratch.inner.RowRange(0, order.count),
+               scratch.activated.RowRange(0, order.count));
   ExpertProducts(scratch.activated, ends, weights.down, scratch.outputs);
   ForEachPiece(pool_, rows, 1, 2.0 * static_cast<double>(scratch.outputs.NumElements()),
                [&](const Piece& piece) {
