@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import unittest
 from pathlib import Path
 
@@ -54,6 +55,14 @@ class Server:
             raise AssertionError("the server ended early:\n" + "".join(self.lines))
         self.reader = threading.Thread(target=lambda: self.lines.extend(self.process.stdout), daemon=True)
         self.reader.start()
+
+    def await_line(self, part, seconds=10):
+        """Waits until the server has said something with `part`, which may be after it has begun to listen."""
+        end = time.monotonic() + seconds
+        while part not in "".join(self.lines):
+            if time.monotonic() > end:
+                raise AssertionError(f"{part!r} is not in\n" + "".join(self.lines))
+            time.sleep(0.02)
 
     def stop(self, with_signal=signal.SIGTERM):
         """Returns the exit code."""

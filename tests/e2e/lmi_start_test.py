@@ -196,7 +196,7 @@ class LmiStartTest(unittest.TestCase):
         for more in ((), ("--as_lmi",)):
             with self.started(archive, *more, HOME=home) as server:
                 self.assertEqual(self.names(server)[0], "mymodel")
-                self.assertIn("/invocations", "".join(server.lines))
+                server.await_line("/invocations")
                 status, headers, text = server.request("POST", "/invocations", {"inputs": QUESTION, "stream": True})
                 self.assertEqual((status, headers["Content-Type"]), (200, "text/event-stream"), text)
 
