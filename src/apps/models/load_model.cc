@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/log.h"
 #include "model/rank_source.h"
 
 namespace tandem::apps {
@@ -116,6 +117,10 @@ Status LoadModel(Opened& opened, ModelIndex index, Session& session, WeightStore
   TANDEM_ASSIGN_OR_RETURN(
       const std::vector<ModelSpec> parts,
       is_target ? TargetParts(opened.model.spec, ranks) : DraftParts(opened.model.spec, ranks));
+  if (parts.front().place.whole_experts && ranks.experts == 0) {
+    LogInfo("{}: each rank has some of the experts, whole: they cannot be split by their neurons",
+            opened.model.name);
+  }
   // Weights that are packed for one share of a CPU are packed for the others.
   const bool shares = session.backend->device().kind == Device::Kind::kCpu;
   const auto place = [&](size_t replica, size_t rank) -> EngineModel& {

@@ -47,12 +47,9 @@ RankChoice Grant(const RankOptions& options, const RankFacts& facts) {
     ranks = options.devices.size() > 1 ? std::max(facts.places / options.stages, 1) : 1;
   }
   if (ranks > 1 && facts.spec != nullptr && choice.by_default) {
-    RankPlace place{.rank = 0, .ranks = ranks, .whole_experts = options.experts > 1};
-    Result<ModelSpec> part = RankSpec(*facts.spec, place);
-    if (!part.ok() && options.experts == 0 && facts.spec->has_experts()) {
-      place.whole_experts = true;
-      if (auto by_expert = RankSpec(*facts.spec, place); by_expert.ok()) part = by_expert;
-    }
+    const RankPlace place{.ranks = ranks,
+                          .whole_experts = HasWholeExperts(*facts.spec, ranks, options.experts)};
+    const Result<ModelSpec> part = RankSpec(*facts.spec, place);
     if (!part.ok()) {
       choice.warning = fmt::format("the model runs on one rank, not on {}, {}: {}", Ranks(ranks),
                                    wish.why, part.status().message());
@@ -68,6 +65,12 @@ RankChoice Grant(const RankOptions& options, const RankFacts& facts) {
 }
 
 }  // namespace
+
+bool HasWholeExperts(const ModelSpec& spec, int64_t ranks, int32_t asked) {
+  if (!spec.has_experts() || ranks == 1 || asked == 1) return false;
+  return asked > 1 || (!RankSpec(spec, {.ranks = ranks}).ok() &&
+                       RankSpec(spec, {.ranks = ranks, .whole_experts = true}).ok());
+}
 
 Result<RankChoice> ChooseRanks(const RankOptions& options, const RankFacts& facts) {
   RankChoice choice;

@@ -1,5 +1,5 @@
-// How many ranks a model, or each of its stages, runs on where the options leave it open. Pure; any
-// thread.
+// How many ranks a model, or each of its stages, runs on, and how they divide its experts, where
+// the options leave it open. Pure; any thread.
 #pragma once
 
 #include <cstdint>
@@ -26,6 +26,10 @@ struct RankChoice {
   bool by_default = false;  // nobody asked for this number, so one rank will do as well
   std::string warning;      // what was asked for and is not so; empty: nothing
 };
+
+// Whether each of so many ranks has some experts of the model, whole, instead of a share of every
+// one: if that is asked for (RankOptions::experts), or if nothing is and only that is possible.
+bool HasWholeExperts(const ModelSpec& spec, int64_t ranks, int32_t asked);
 
 // A number that is given counts, then one rank for each device of a list, then what the model was
 // built for, then --world_size; lists and --world_size are of the ranks of all stages. A number

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <utility>
 
+#include "apps/models/rank_choice.h"
 #include "base/cores.h"
 #include "base/log.h"
 #include "comm/cuda/cuda_ranks.h"
@@ -23,45 +24,24 @@ constexpr std::string_view kStagesName = "--pipeline_parallel_size";
 constexpr std::string_view kDraftDevice = "draft_device";
 constexpr std::string_view kExpertsName = "expert_parallel_size";
 
-// With the draft split over `draft_ranks`.
-RankLayout LayoutOf(const RankOptions& ranks, int32_t draft_ranks) {
+// Of the model `spec`, a target or a draft, with the draft split over `draft_ranks`.
+RankLayout LayoutOf(const ModelSpec& spec, const RankOptions& ranks, int32_t draft_ranks) {
   return {.ranks = ranks.target,
           .stages = ranks.stages,
           .draft_ranks = draft_ranks,
           .draft_first = ranks.draft_first,
-          .whole_experts = ranks.experts > 1,
-          .draft_whole_experts = ranks.experts > 1};
-}
-
-// The part of a model that each rank of a layout has, where place_of gives its place.
-template <typename PlaceOf>
-Result<std::vector<ModelSpec>> PartsOf(const ModelSpec& spec, const RankLayout& layout,
-                                       const PlaceOf& place_of) {
-  std::vector<ModelSpec> parts;
-  for (int64_t rank = 0; rank < layout.count(); ++rank) {
-    TANDEM_ASSIGN_OR_RETURN(parts.emplace_back(), RankSpec(spec, place_of(layout, rank)));
-  }
-  return parts;
-}
-
-// Where nobody has said how experts are divided, they are by their numbers if neurons cannot be.
-template <typename PlaceOf>
-Result<std::vector<ModelSpec>> PartsOfEither(const ModelSpec& spec, RankLayout layout,
-                                             const RankOptions& ranks, const PlaceOf& place_of) {
-  if (!spec.has_experts()) layout.whole_experts = layout.draft_whole_experts = false;
-  Result<std::vector<ModelSpec>> parts = PartsOf(spec, layout, place_of);
-  if (parts.ok() || ranks.experts > 0 || !spec.has_experts()) return parts;
-  layout.whole_experts = layout.draft_whole_experts = true;
-  Result<std::vector<ModelSpec>> by_expert = PartsOf(spec, layout, place_of);
-  if (!by_expert.ok()) return parts;
-  LogInfo("each rank has some of the experts, whole: {}", parts.status().message());
-  return by_expert;
+          .whole_experts = HasWholeExperts(spec, ranks.target, ranks.experts),
+          .draft_whole_experts = HasWholeExperts(spec, draft_ranks, ranks.experts)};
 }
 
 Result<std::vector<ModelSpec>> PartsOfDraft(const ModelSpec& spec, int32_t draft_ranks,
                                             const RankOptions& ranks) {
-  return PartsOfEither(spec, LayoutOf(ranks, draft_ranks), ranks,
-                       [](const RankLayout& layout, int64_t rank) { return layout.DraftAt(rank); });
+  const RankLayout layout = LayoutOf(spec, ranks, draft_ranks);
+  std::vector<ModelSpec> parts;
+  for (int64_t rank = 0; rank < layout.count(); ++rank) {
+    TANDEM_ASSIGN_OR_RETURN(parts.emplace_back(), RankSpec(spec, layout.DraftAt(rank)));
+  }
+  return parts;
 }
 
 std::vector<ops::Backend*> PointersTo(const std::vector<std::shared_ptr<ops::Backend>>& backends) {
@@ -261,10 +241,13 @@ Result<std::vector<ModelSpec>> TargetParts(const ModelSpec& spec, const RankOpti
         kExpertsName, ranks.experts, ranks.target));
   }
   // Of a draft beside the target the number of ranks is not asked for here.
-  Result<std::vector<ModelSpec>> parts =
-      PartsOfEither(spec, LayoutOf(ranks, std::max(ranks.num_own_draft(), 1)), ranks,
-                    [](const RankLayout& layout, int64_t rank) { return layout.TargetAt(rank); });
-  if (!parts.ok()) return parts.status().Annotate(kRanksName);
+  const RankLayout layout = LayoutOf(spec, ranks, std::max(ranks.num_own_draft(), 1));
+  std::vector<ModelSpec> parts;
+  for (int64_t rank = 0; rank < layout.count(); ++rank) {
+    Result<ModelSpec> part = RankSpec(spec, layout.TargetAt(rank));
+    if (!part.ok()) return part.status().Annotate(kRanksName);
+    parts.push_back(*std::move(part));
+  }
   return parts;
 }
 

@@ -31,8 +31,8 @@ Result<RankOptions> Placed(RankOptions ranks) {
   return ranks;
 }
 
-// Of each rank whether it has layers of the target and of the draft.
-std::vector<std::string> Layout(const RankOptions& ranks) {
+// Of four layers without MLPs.
+ModelSpec OfAttention() {
   ModelSpec spec;
   spec.vocab_size = 8;
   spec.hidden_size = 32;
@@ -40,8 +40,14 @@ std::vector<std::string> Layout(const RankOptions& ranks) {
   for (LayerSpec& layer : spec.layers) {
     layer.attention.num_heads = layer.attention.num_kv_heads = 4;
     layer.attention.head_dim = 8;
-    layer.mlp.intermediate_size = 64;
   }
+  return spec;
+}
+
+// Of each rank whether it has layers of the target and of the draft.
+std::vector<std::string> Layout(const RankOptions& ranks) {
+  ModelSpec spec = OfAttention();
+  for (LayerSpec& layer : spec.layers) layer.mlp.intermediate_size = 64;
   const auto target = TargetParts(spec, ranks).value(), draft = DraftParts(spec, ranks).value();
   std::vector<std::string> layout;
   for (size_t rank = 0; rank < target.size(); ++rank) {
@@ -110,15 +116,10 @@ TEST(RanksTest, ADeviceThatADraftCanNotHaveIsRefused) {
   EXPECT_THAT(other.message(), HasSubstr("--draft_device names 1 device, which"));
 }
 
-// Three layers of five experts, whose 30 neurons no four ranks divide.
+// Five experts in each layer, whose 30 neurons no four ranks divide.
 ModelSpec WithExperts() {
-  ModelSpec spec;
-  spec.vocab_size = 8;
-  spec.hidden_size = 32;
-  spec.layers.resize(3);
+  ModelSpec spec = OfAttention();
   for (LayerSpec& layer : spec.layers) {
-    layer.attention.num_heads = layer.attention.num_kv_heads = 4;
-    layer.attention.head_dim = 8;
     layer.moe.num_experts = 5;
     layer.moe.expert.intermediate_size = 30;
     layer.moe.routing.experts_per_token = 2;

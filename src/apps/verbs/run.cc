@@ -211,9 +211,11 @@ Status PlaceModels(const DraftTargetConfig& config, const Console& console, Opti
   for (const auto* gpus : {&config.draft_devices, &config.target_devices}) {
     last = std::max(last, *std::ranges::max_element(*gpus));
   }
-  PrepareForRanks({.target = 2});  // asking for the GPUs is the first that is done with them
-  const bool is_placed = values.IsSet(device) || values.IsSet(draft_device);
   const bool is_apart = !std::ranges::is_permutation(config.draft_devices, config.target_devices);
+  // Asking for the GPUs is the first that is done with them.
+  const bool has_one = config.draft_devices.size() == 1 && !is_apart;
+  PrepareForRanks({.target = has_one ? 1 : 2});
+  const bool is_placed = values.IsSet(device) || values.IsSet(draft_device);
   std::string why;
   if (is_placed) {
     why = "--device or --draft_device says where the models run";

@@ -16,24 +16,26 @@
 
 namespace tandem {
 
-// A draft that is split over the ranks of each stage, that one rank alone has, or that has so many
-// ranks of its own; otherwise each rank has all of it.
+// The draft of a RankLayout is whole on each rank. These put it elsewhere.
+// It is split over the ranks of each stage.
 inline RankLayout WithSplitDraft(RankLayout layout) {
   layout.draft_ranks = layout.ranks;
   return layout;
 }
-// Experts are divided by their numbers.
-inline RankLayout ByExpert(RankLayout layout) {
-  layout.whole_experts = layout.draft_whole_experts = true;
-  return layout;
-}
+// One of the target's ranks has it alone.
 inline RankLayout WithDraftOn(RankLayout layout, int64_t rank) {
   layout.draft_first = rank;
   return layout;
 }
+// It has ranks of its own.
 inline RankLayout WithOwnDraft(RankLayout layout, int64_t draft_ranks) {
   layout.draft_ranks = draft_ranks;
   layout.draft_first = layout.target_count();
+  return layout;
+}
+// Each rank has some experts, whole.
+inline RankLayout ByExpert(RankLayout layout) {
+  layout.whole_experts = layout.draft_whole_experts = true;
   return layout;
 }
 // "Tp2Pp1", and "Tp2Pp1Draft1From2" with a draft that only rank 2 has.
