@@ -4,9 +4,11 @@
 // Owned and used by the executor.
 //
 // With several ranks the first use of a kernel, or a recording, may wait in the driver for what
-// runs, which may wait for another rank, whose thread may wait for the driver. So before both the
-// ranks wait until nothing runs anywhere (`quiet`), and work that runs once is recorded too: what
-// its kernels need at first is then there before any of them runs.
+// runs on any GPU, which may wait for another rank, whose thread may wait for the driver. So before
+// both the ranks wait until nothing runs anywhere (`quiet`). They do so again between recording a
+// graph and launching it, because one may have to load kernels that the other does not need, and
+// work that runs once is recorded too: what its kernels need at first is then there before any of
+// them runs.
 #pragma once
 
 #include <array>
@@ -50,6 +52,7 @@ class DeviceGraphs {
       part.graph = backend_.Capture(enqueue);
       records_ = part.graph != nullptr;
     }
+    if (quiet_ && part.uses == 1) quiet_();
     if (part.graph != nullptr) {
       backend_.Launch(*part.graph);
     } else {
@@ -65,6 +68,7 @@ class DeviceGraphs {
     ran = 1;
     quiet_();
     once_ = backend_.Capture(enqueue);
+    quiet_();
     if (once_ == nullptr) return enqueue();
     backend_.Launch(*once_);
   }

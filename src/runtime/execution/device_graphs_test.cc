@@ -25,20 +25,21 @@ TEST(DeviceGraphs, BucketsAreCloseWhereRowsAreFew) {
   EXPECT_EQ(graphs.Bucket(600), 600);
 }
 
-TEST(DeviceGraphs, RanksAreQuietBeforeEachFirstUseAndRecording) {
+TEST(DeviceGraphs, RanksAreQuietBeforeEachFirstUseAndAroundEachRecording) {
   std::vector<std::string> calls;
   DeviceGraphs graphs(TestBackend(), 600, [&calls] { calls.push_back("quiet"); });
   const auto work = [&calls] { calls.push_back("work"); };
   for (int i = 0; i < 4; ++i) graphs.Run(GraphKind::kRun, 0, 8, work);
-  EXPECT_THAT(calls, testing::ElementsAre("quiet", "work", "quiet", "work", "work", "work"));
+  EXPECT_THAT(calls,
+              testing::ElementsAre("quiet", "work", "quiet", "quiet", "work", "work", "work"));
   calls.clear();
   graphs.Run(GraphKind::kRun, 1, 8, work);
   graphs.RunOnce(ModelIndex::kTarget, 30, work);
   graphs.RunOnce(ModelIndex::kTarget, 31, work);  // of the same bucket
   graphs.RunOnce(ModelIndex::kTarget, 500, work);
   graphs.RunOnce(ModelIndex::kDraft, 500, work);  // with kernels of its own
-  EXPECT_THAT(calls, testing::ElementsAre("quiet", "work", "quiet", "work", "work", "quiet", "work",
-                                          "quiet", "work"));
+  EXPECT_THAT(calls, testing::ElementsAre("quiet", "work", "quiet", "quiet", "work", "work",
+                                          "quiet", "quiet", "work", "quiet", "quiet", "work"));
 }
 
 }  // namespace
