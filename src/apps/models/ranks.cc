@@ -4,7 +4,6 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -93,9 +92,8 @@ const BoundOptions<RankOptions>& RankOptionRows() {
           {.name = kDraftDevice,
            .meaning =
                "Where the draft is, if not beside the target: cuda:N, a GPU that it has alone "
-               "or one of the target's; several between commas, over which it is split. On "
-               "GPUs only with --batch_invariant. On a CPU: cpu, a rank with its share of "
-               "the threads",
+               "or one of the target's; several between commas, over which it is split. On a "
+               "CPU: cpu, a rank with its share of the threads",
            .group = kRanks}),
       BindOption<RankOptions, &RankOptions::world_size>(
           {.name = "world_size",
@@ -121,11 +119,6 @@ Result<std::vector<int>> TargetGpus(const RankOptions& ranks) {
   TANDEM_ASSIGN_OR_RETURN(std::vector<int> gpus, GpusOf(ranks.devices, "device"));
   while (std::ssize(gpus) < ranks.num_target()) gpus.push_back(gpus.back() + 1);
   return gpus;
-}
-
-// With the library's products the GPUs were seen to wait for each other for ever.
-bool DraftCanBeElsewhere(const BackendOptions& backend) {
-  return IsOnCpu(backend) || backend.cuda.batch_invariant;
 }
 
 Status PlaceDraft(const BackendOptions& backend, RankOptions& ranks) {
@@ -158,10 +151,7 @@ Status PlaceDraft(const BackendOptions& backend, RankOptions& ranks) {
         "the target is on GPU{} {}: name one of its GPUs, or only GPUs that it does not have",
         of_target.size() == 1 ? "" : "s", fmt::join(of_target, ",")));
   }
-  if (ranks.draft_first == RankLayout::kOnEach || DraftCanBeElsewhere(backend)) return {};
-  return Unimplemented(
-      fmt::format("--{} {}: on GPUs a draft can be elsewhere only with --batch_invariant yet",
-                  kDraftDevice, fmt::join(asked, ",")));
+  return {};
 }
 
 BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& ranks,

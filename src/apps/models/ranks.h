@@ -55,11 +55,8 @@ const BoundOptions<RankOptions>& RankOptionRows();
 
 // The numbers of the target's GPUs: those listed, or as many from the first on.
 Result<std::vector<int>> TargetGpus(const RankOptions& ranks);
-// Whether a draft may have other devices than its target.
-bool DraftCanBeElsewhere(const BackendOptions& backend);
 // Where the draft is, now that the target's ranks are known: on one of their devices, or on devices
-// that it has alone. On a CPU it always has ranks of its own. INVALID_ARGUMENT for some of both,
-// UNIMPLEMENTED where it can not be elsewhere.
+// that it has alone. On a CPU it always has ranks of its own. INVALID_ARGUMENT for some of both.
 Status PlaceDraft(const BackendOptions& backend, RankOptions& ranks);
 
 // Before anything uses a GPU, where there may be several ranks.

@@ -12,7 +12,6 @@ using testing::HasSubstr;
 BackendOptions On(const std::string& device) {
   BackendOptions options;
   options.device = device;
-  options.cuda.batch_invariant = true;
   return options;
 }
 
@@ -83,14 +82,6 @@ TEST(RanksTest, ADraftHasItsOwnGpus) {
 TEST(RanksTest, ADraftHasOneOfTheTargetsGpus) {
   EXPECT_THAT(Layout(Placed(Ranks(2, {"cuda:1"}, {"cuda:2"})).value()),
               ElementsAre("4/2 none", "4/2 4/1"));
-}
-
-TEST(RanksTest, OnGpusADraftIsElsewhereOnlyWithTheInvariantKernels) {
-  BackendOptions fastest = On("cuda:0");
-  fastest.cuda.batch_invariant = false;
-  RankOptions apart = Ranks(1, {"cuda:0"}, {"cuda:1"}), beside = Ranks(1, {"cuda:0"}, {"cuda:0"});
-  EXPECT_THAT(PlaceDraft(fastest, apart).message(), HasSubstr("--batch_invariant"));
-  EXPECT_TRUE(PlaceDraft(fastest, beside).ok());
 }
 
 TEST(RanksTest, OnACpuADraftHasARankOfItsOwn) {

@@ -350,13 +350,9 @@ Status ModelRepository::PlaceRanks(const FolderModel& model, OptionValues& value
   const OptionSpec& draft_device = RankOptionRows().RowOf<&RankOptions::draft_device>();
   if (draft.empty() || values_.IsSet(draft_device)) return {};
   Result<std::string> of_draft = DraftGpuList(model, *Known(draft), ops::NumCudaDevices());
-  const auto ignored = [&](std::string_view why) {
-    return InvalidArgument(fmt::format("{}: gpu_device_ids do not count {}", draft, why));
-  };
   if (of_draft.ok() && !of_draft->empty() && !as_many) {
-    of_draft = ignored(fmt::format("beside --{} of the command line", ranks.name));
-  } else if (of_draft.ok() && !of_draft->empty() && !DraftCanBeElsewhere(backend)) {
-    of_draft = ignored("without --batch_invariant");
+    of_draft = InvalidArgument(fmt::format(
+        "{}: gpu_device_ids do not count beside --{} of the command line", draft, ranks.name));
   }
   if (!of_draft.ok()) {
     LogWarning("{}; where it drafts for {} it runs beside it", of_draft.status().message(),

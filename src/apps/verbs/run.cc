@@ -71,8 +71,7 @@ const BoundOptions<RunOptions>& RunRows() {
           {.name = "draft_target_model_config",
            .meaning = "[draft_len,[draft devices],[target devices],use_logits], as in "
                       "[4,[0],[1],False]; draft_len is the longest draft; the devices are numbers "
-                      "of GPUs. A draft on others than the target's needs --batch_invariant; "
-                      "devices that this machine does not have are ignored",
+                      "of GPUs; those that this machine does not have are ignored",
            .group = "Speculation"}),
   });
   return rows;
@@ -235,12 +234,7 @@ Status PlaceModels(const DraftTargetConfig& config, const Console& console, Opti
   if (config.target_devices.size() == 1 && !values.IsSet(ranks)) {
     TANDEM_RETURN_IF_ERROR(values.Set(ranks.name, {"1"}, where));
   }
-  if (!is_apart) return {};
-  if (DraftCanBeElsewhere(BackendOptionRows().Read(values))) {
-    return set(draft_device, config.draft_devices);
-  }
-  console.Say("the draft runs beside the target: it is elsewhere only with --batch_invariant yet");
-  return {};
+  return is_apart ? set(draft_device, config.draft_devices) : Status();
 }
 
 // Answers all prompts in order, with at most as many open as the engine's queue takes.
