@@ -90,6 +90,9 @@ class ForwardingOps : public Ops {
   void CapLogits(const Tensor& logits, float scale, float cap) override {
     inner_.CapLogits(logits, scale, cap);
   }
+  void LaySlice(const BatchView& batch, const BatchSlice& slice) override {
+    inner_.LaySlice(batch, slice);
+  }
   void GatherRows(const Tensor& x, const int32_t* rows, const Tensor& out) override {
     inner_.GatherRows(x, rows, out);
   }

@@ -270,6 +270,15 @@ struct BatchView {
   const int32_t* second_positions = nullptr;
 };
 
+// Rows first_row .. first_row + num_rows - 1 of a batch, seen as a batch of the same sequences, some
+// without rows (batch_slice.h). The arrays are the caller's, in backend memory.
+struct BatchSlice {
+  int32_t first_row = 0;
+  int32_t num_rows = 0;
+  int32_t* query_start = nullptr;  // [num_seqs + 1]
+  int32_t* context_len = nullptr;  // [num_seqs]
+};
+
 // Parts of one width of every row, one after another: head h begins at column first + h * stride.
 struct HeadColumns {
   Tensor rows;
@@ -309,6 +318,8 @@ class Ops {
   // it in one recording, or none. Outside a pass each call computes it for itself.
   virtual void BeginPass(const BatchView& /*batch*/) {}
   virtual void EndPass() {}
+  // Fills the slice's arrays from the batch's, before BeginPass of the slice. May be recorded.
+  virtual void LaySlice(const BatchView& batch, const BatchSlice& slice) = 0;
 
   // out[i] = table[tokens[i]]; table and out of one dtype. A token beyond the table reads row 0: a
   // draft may have fewer rows than its target has tokens. out: [num_rows, hidden]

@@ -323,6 +323,35 @@ TEST_P(PagedAttentionTest, ChunksMayBeToldApart) {
   }
 }
 
+// Cuts that leave few and many of a chunk's rows, before and after sequences that decode, of which
+// some have no rows in a slice; and padding.
+TEST_P(PagedAttentionTest, RowsMayBeAttendedInSlices) {
+  struct Case {
+    AttentionShape shape;
+    Rule rule;
+  };
+  const auto chunks_of = Joined(kLongChunks, kShortChunks);
+  for (const auto& [shape, rule] :
+       {Case{{4, 1, 128, 64}, {}}, Case{{8, 4, 64, 64}, {.window = 100}}}) {
+    SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
+    MakeGroup(shape, kSeqs, dtype());
+    FillGroup(Contents::kRandom);
+    UseRule(rule);
+    const auto expect = [&](const std::vector<Range>& ranges, int32_t max_decode_len) {
+      for (const int32_t rows : {16, 33, 128}) {
+        SCOPED_TRACE(::testing::Message() << "slices of " << rows << " rows");
+        const ChunkBounds chunks = ChunksOf(ranges, max_decode_len);
+        Attend(ranges, {rows == 33 ? 5 : 0, rows == 33 ? 3 : 0, LongestOf(ranges), chunks, rows});
+        ExpectReference(ranges);
+      }
+    };
+    expect(chunks_of, 0);
+    expect({{2, 900, 200}}, 0);
+    expect(Joined(Joined(chunks_of, {{1, 0, 0}, {2, 400, 1}, {3, 0, 0}}), chunks_of), 1);
+    expect(Joined(Joined(Decoding(7, 5), chunks_of), Decoding(7, 5)), 5);
+  }
+}
+
 TEST_P(PagedAttentionTest, PromptsMatchReferenceInWhateverMemoryThereIs) {
   for (const AttentionShape& shape :
        {AttentionShape{6, 2, 64, 64}, AttentionShape{3, 3, 128, 64}}) {

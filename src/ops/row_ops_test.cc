@@ -329,6 +329,36 @@ TEST_P(RowOpsTest, EmbedAndGatherRowsCopyBits) {
   }
 }
 
+// Sequences of 3, 0, 5 and 1 rows, of which three slices have parts.
+TEST_P(RowOpsTest, ASliceHasTheRowsOfEachSequenceThatLieInIt) {
+  const Buffer start = Ints({0, 3, 3, 8, 9}), context = Ints({13, 4, 5, 70});
+  const BatchView batch = {.num_rows = 12,
+                           .num_seqs = 4,
+                           .query_start = start.As<int32_t>(),
+                           .context_len = context.As<int32_t>()};
+  struct Case {
+    int32_t first_row, num_rows;
+    std::vector<int32_t> query_start, context_len;
+  };
+  // The rows after the last one are nobody's.
+  for (const Case& slice :
+       {Case{0, 4, {0, 3, 3, 4, 4}, {13, 4, 1, 69}}, Case{4, 3, {0, 0, 0, 3, 3}, {13, 4, 4, 69}},
+        Case{7, 5, {0, 0, 0, 1, 2}, {13, 4, 5, 70}},
+        Case{0, 12, {0, 3, 3, 8, 9}, {13, 4, 5, 70}}}) {
+    const Buffer arrays = Ints(std::vector<int32_t>(9, -1));
+    auto* const query_start = arrays.As<int32_t>();
+    ops().LaySlice(batch, {.first_row = slice.first_row,
+                           .num_rows = slice.num_rows,
+                           .query_start = query_start,
+                           .context_len = query_start + 5});
+    std::vector<int32_t> expected = slice.query_start;
+    expected.insert(expected.end(), slice.context_len.begin(), slice.context_len.end());
+    std::vector<int32_t> got(9);
+    backend().CopyToHost(got.data(), query_start, 9 * sizeof(int32_t));
+    EXPECT_EQ(got, expected) << "from row " << slice.first_row;
+  }
+}
+
 TEST_P(RowOpsTest, APartOfATableGivesItsRowsAndZerosForOthers) {
   for (const int64_t width : {33, 64}) {
     const OwnedTensor table = Random({50, width}, dtype(), 5);

@@ -1,6 +1,8 @@
 // Engines whose stages need different memory: layers with a window on some of them, blocks of other
-// sizes, evicted blocks in host memory.
+// sizes, evicted blocks in host memory; and steps that pass through the stages in slices.
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "runtime/testing/ranked_models.h"
 
@@ -126,6 +128,73 @@ INSTANTIATE_TEST_SUITE_P(Stages, StageHostTierTest,
                          [](const auto& info) {
                            return std::get<0>(info.param) + NameOf(std::get<1>(info.param));
                          });
+
+class StageSlicesTest : public StagesEngineTest {};
+
+// Steps with enough rows to be run in slices: cuts lie within prompts, and sequences decode beside
+// them.
+TEST_P(StageSlicesTest, ManyRowsAtOnceChangeNoToken) {
+  const bool long_prompts = name() != "gemma2" && name() != "glm4_moe";
+  EngineOptions options = Options(/*drafts=*/false);
+  options.max_batch_size = 6;
+  options.max_seq_len = long_prompts ? 1500 : 500;
+  options.kv_cache_tokens = 0;
+  options.kv_cache_bytes = 16 << 20;
+  std::vector<Request> requests;
+  for (const int32_t tokens : {450, 300, 20, 200, 380, 130}) {
+    const int32_t length = long_prompts ? 3 * tokens : tokens;
+    const auto i = static_cast<int32_t>(requests.size());
+    Request request = SimpleRequest(CountingPrompt(length, i), 12);
+    request.sampling.temperature = i % 2 == 0 ? 0.0f : 0.9f;
+    request.seed = static_cast<uint64_t>(i);
+    requests.push_back(std::move(request));
+  }
+  std::vector<std::vector<int32_t>> expected;
+  {
+    const auto alone = TestOnCuda() ? Make(options) : MakeFamilyEngine(name(), options, clock_);
+    for (const Request& request : requests) {
+      expected.push_back(RunRequests(*alone, {request})[0][0].tokens);
+    }
+  }
+  options.max_num_tokens = 4096;
+  options.enable_prefix_reuse = false;
+  const auto engine = Make(options);
+  const auto got = RunRequests(*engine, requests);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_EQ(got[i][0].tokens, expected[i]) << i;
+
+  // Two of them decode by the time the others come.
+  Outputs outputs;
+  std::vector<RequestId> ids(requests.size());
+  const auto submit = [&](size_t i) { ids[i] = engine->Submit(requests[i]).value(); };
+  for (const size_t i : {2, 5}) submit(i);
+  for (int step = 0; step < 4; ++step) engine->Step();
+  ReadEvents(*engine, outputs);
+  for (const size_t i : {2, 5}) {
+    const Output& output = outputs[{ids[i], 0}];
+    EXPECT_GT(output.tokens.size(), 0u);
+    EXPECT_EQ(output.finish, FinishReason::kNone);
+  }
+  for (const size_t i : {0, 1, 3, 4}) submit(i);
+  RunToEnd(*engine, outputs, requests.size());
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const Output& output = outputs[{ids[i], 0}];
+    EXPECT_EQ(output.tokens, expected[i]) << "request " << i;
+  }
+  engine->CheckIntegrity();
+}
+
+std::string NameOfSlices(const testing::TestParamInfo<StageSlicesTest::ParamType>& info) {
+  return std::get<0>(info.param) + NameOf(std::get<1>(info.param));
+}
+INSTANTIATE_TEST_SUITE_P(Stages, StageSlicesTest,
+                         ::testing::Combine(::testing::Values("gemma2", "glm4_moe", "deepseek_v3",
+                                                              "gpt_oss", "llama4_text"),
+                                            ::testing::Values(RankLayout{1, 2})),
+                         NameOfSlices);
+INSTANTIATE_TEST_SUITE_P(SplitStages, StageSlicesTest,
+                         ::testing::Combine(::testing::Values("gemma2", "glm4_moe"),
+                                            ::testing::Values(RankLayout{2, 2})),
+                         NameOfSlices);
 
 }  // namespace
 }  // namespace tandem

@@ -152,11 +152,11 @@ class LmiStartTest(unittest.TestCase):
     def test_what_has_no_effect_is_told(self):
         folder = self.write(
             "m/serving.properties",
-            f"option.model_id={TARGET}\noption.pipeline_parallel_degree=4\noption.max_inputlen=3\n",
+            f"option.model_id={TARGET}\noption.context_parallel_size=4\noption.max_inputlen=3\n",
         )
         with self.started(folder) as server:
             said = "".join(server.lines)
-        self.assertIn("option.pipeline_parallel_degree 4: no effect: a model is split by", said)
+        self.assertIn("option.context_parallel_size 4: no effect: a model is split by", said)
         self.assertIn("option.max_inputlen (did you mean option.max_input_len?)", said)
 
     def test_a_degree_splits_the_model_and_max_is_one_rank_on_a_cpu(self):

@@ -111,6 +111,15 @@ LmiKey Overlap(std::string_view name, Defaults defaults, std::string note) {
                    });
 }
 
+LmiKey Stages(std::string_view name, Defaults defaults) {
+  return Converted(name, LmiValue::kInteger, std::move(defaults), "pipeline_parallel_size",
+                   "stages of layers, each on as many GPUs as the tensor parallel degree says",
+                   [](const std::string& value) -> Result<std::string> {
+                     TANDEM_ASSIGN_OR_RETURN(const int64_t stages, ParseInteger(value, 1, 64));
+                     return std::to_string(stages);
+                   });
+}
+
 LmiKey Ignored(std::string_view name, Defaults defaults, std::string why,
                std::string_view neutral) {
   LmiKey key{.name = name,

@@ -40,6 +40,8 @@ LmiKey Converted(std::string_view name, LmiValue type, Defaults defaults, std::s
                  std::function<Result<std::string>(const std::string& value)> convert);
 // Whether a step is prepared while another one runs.
 LmiKey Overlap(std::string_view name, Defaults defaults, std::string note);
+// Stages that the model is split into, each of as many ranks as option.tensor_parallel_degree says.
+LmiKey Stages(std::string_view name, Defaults defaults);
 // Without effect, because ...
 LmiKey Ignored(std::string_view name, Defaults defaults, std::string why,
                std::string_view neutral = {});

@@ -51,6 +51,8 @@ constexpr SetsRow kSets[] = {
     {"option.dtype", "fp32", "dtype", "float32"},
     {"option.tensor_parallel_degree", "4", "tensor_parallel_size", "4"},
     {"option.tensor_parallel_degree", "0", "tensor_parallel_size", "1"},
+    {"option.pipeline_parallel_degree", "2", "pipeline_parallel_size", "2"},
+    {"option.pipeline_parallel_size", "2", "pipeline_parallel_size", "2"},
     {"option.max_rolling_batch_size", "16", "max_batch_size", "16"},
     {"option.max_num_sequences", "8", "max_batch_size", "8"},
     {"option.max_num_sequences", "64", "max_batch_size", "32"},
@@ -197,6 +199,7 @@ constexpr RefusedRow kRefused[] = {
     {"option.awq_format", "int8_awq", "must be int4_awq", "int4_awq"},
     {"option.skip_tokenizer_init", "true", "without text", "false"},
     {"option.load_format", "dummy", "is no format", "auto"},
+    {"option.pipeline_parallel_degree", "0", "must be an integer from 1 to 64", "1"},
     {"option.max_rolling_batch_size", "many", "must be an integer from 1 to 4096", "1"},
     {"option.tgi_compat", "yes", "must be true or false", "1"},
     {"option.kv_cache_dtype", "nvfp4", "must be auto or fp8", "auto"},
@@ -210,7 +213,6 @@ constexpr RefusedRow kRefused[] = {
 
 // Keys without effect, with a value of which somebody could expect one.
 constexpr const char* kNoEffect[][2] = {
-    {"option.pipeline_parallel_degree", "2"},
     {"option.trust_remote_code", "true"},
     {"option.parallel_loading", "true"},
     {"option.model_loading_timeout", "60"},
@@ -246,7 +248,6 @@ constexpr const char* kNoEffect[][2] = {
     {"option.num_engine_workers", "2"},
     {"option.load_by_shard", "true"},
     {"option.tokenizer_mode", "slow"},
-    {"option.pipeline_parallel_size", "2"},
     {"option.context_parallel_size", "2"},
     {"option.moe_tensor_parallel_size", "2"},
     {"option.moe_expert_parallel_size", "2"},

@@ -12,8 +12,6 @@ namespace {
 using S = LmiSettings;
 constexpr int64_t kMost = int64_t{1} << 40;
 
-constexpr std::string_view kNoStages = "a model is split by `option.tensor_parallel_degree` alone";
-
 Result<std::string> DTypeOf(const std::string& value) {
   constexpr std::pair<std::string_view, std::string_view> kNames[] = {
       {"fp16", "float16"}, {"float16", "float16"}, {"bf16", "bfloat16"}, {"bfloat16", "bfloat16"},
@@ -108,7 +106,7 @@ std::span<const LmiKey> ModelKeys() {
                "artifact was built for, else all GPUs where the model can be split so, and one "
                "rank on a CPU. Without the key one, or as many as an artifact was built for",
        .take = TakeTensorDegree},
-      Ignored("option.pipeline_parallel_degree", {{26, "1"}}, std::string(kNoStages)),
+      Stages("option.pipeline_parallel_degree", {{26, "1"}}),
       Except("option.rolling_batch", LmiValue::kWord, {{26, "auto"}}, "disable",
              "is refused, as the TensorRT-LLM container does",
              "requests always share steps, whichever scheduler is named"),

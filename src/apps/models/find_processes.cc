@@ -53,7 +53,6 @@ Result<std::shared_ptr<ProcessGroup>> FindProcesses(const OptionValues& values, 
   }
   if (world.size == 1) return std::shared_ptr<ProcessGroup>();
   RankOptions& ranks = options.ranks;
-  PrepareForRanks({.target = 2});  // asking for the GPUs is the first that is done with them
   const bool on_gpu = !IsOnCpu(options.backend);
   world.stages = {.count = ranks.stages,
                   .apart = on_gpu ? 0 : static_cast<int>(ranks.draft_devices.size())};

@@ -282,8 +282,6 @@ Result<RankChoice> ChooseRanksOf(const Opened& target, const SessionOptions& opt
   RankFacts facts = {.built = target.source.sharding,
                      .spec = is_dummy ? nullptr : &target.source.spec()};
   if (ranks.target == 0) {
-    // Asking for the GPUs is the first that is done with them.
-    if (facts.built.tp_size > 1) PrepareForRanks({.target = 2});
     TANDEM_ASSIGN_OR_RETURN(facts.places, NumPlaces(options.backend));
     facts.on_cpu = IsOnCpu(options.backend);
   }
@@ -388,7 +386,6 @@ Result<Opening> Open(const OptionValues& values, SharedResources& shared, const 
   TANDEM_ASSIGN_OR_RETURN(options.ranks.devices, DevicesOf(options.backend));
   TANDEM_RETURN_IF_ERROR(ShareDevices(options.ranks, options.replicas));
   options.backend.device = options.ranks.devices.front();
-  PrepareForRanks(options.ranks);
   // Before there is a backend: quantizing needs the memory and the threads of its own.
   TANDEM_ASSIGN_OR_RETURN(const ModelNames names, FetchModels(values, options, shared.check));
   TANDEM_ASSIGN_OR_RETURN(const PairFolders folders,

@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <iterator>
 #include <string_view>
 #include <utility>
@@ -162,18 +163,16 @@ BackendOptions BackendOfRank(const BackendOptions& options, const RankOptions& r
   return share;
 }
 
-// A kernel that is loaded when it is first used may wait for those that run, which may wait for
-// another rank, which may wait for the loading.
-void PrepareForRanks(const RankOptions& ranks) {
-  if (std::max(ranks.count(), ranks.world_size) > 1 || ranks.devices.size() > 1 ||
-      !ranks.draft_devices.empty()) {
-    ::setenv("CUDA_MODULE_LOADING", "EAGER", /*replace=*/0);
-  }
-}
-
 Result<std::vector<std::shared_ptr<ops::Backend>>> MakeRankBackends(
     const BackendOptions& options, const RankOptions& ranks, std::shared_ptr<ops::Backend> first) {
   const Device device = first->device();
+  const char* const loading = ::getenv("CUDA_MODULE_LOADING");
+  if (device.kind == Device::Kind::kCuda && ranks.num_here() > 1 && loading != nullptr &&
+      std::string_view(loading) == "EAGER") {
+    LogWarning(
+        "CUDA_MODULE_LOADING=EAGER: a kernel of NVIDIA's library that is first needed while the "
+        "model runs then waits for all its GPUs, which may wait for each other for ever; unset it");
+  }
   std::vector<std::shared_ptr<ops::Backend>> backends = {std::move(first)};
   for (int32_t rank = 1; rank < ranks.num_here(); ++rank) {
     BackendOptions own = BackendOfRank(options, ranks, rank);

@@ -132,19 +132,6 @@ Status ModelRepository::LoadAll() {
   Status first = ReadAll();
   if (known_.empty()) return first;
   for (const std::string& warning : LaunchWarnings(launch_, known_)) LogWarning("{}", warning);
-  // Before the first engine uses a GPU. A draft may have others than its target.
-  const std::map<std::string, ModelLinks> all_links = LinkModels(known_, {});
-  for (const auto& [name, model] : known_) {
-    const std::vector<int32_t>& own = model.parameters.gpu_device_ids;
-    std::set<int32_t> gpus(own.begin(), own.end());
-    const FolderModel* const draft = Known(all_links.at(name).draft);
-    if (draft != nullptr) {
-      const std::vector<int32_t>& others = draft->parameters.gpu_device_ids;
-      gpus.insert(others.begin(), others.end());
-    }
-    PrepareForRanks({.target = static_cast<int32_t>(gpus.size()),
-                     .world_size = launch_.is_orchestrated ? 1 : launch_.world_size});
-  }
   std::vector<std::string> names = options_.load_models;
   const bool all = !options_.is_explicit || std::ranges::count(names, "*") > 0;
   if (all) {

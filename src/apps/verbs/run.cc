@@ -211,9 +211,6 @@ Status PlaceModels(const DraftTargetConfig& config, const Console& console, Opti
     last = std::max(last, *std::ranges::max_element(*gpus));
   }
   const bool is_apart = !std::ranges::is_permutation(config.draft_devices, config.target_devices);
-  // Asking for the GPUs is the first that is done with them.
-  const bool has_one = config.draft_devices.size() == 1 && !is_apart;
-  PrepareForRanks({.target = has_one ? 1 : 2});
   const bool is_placed = values.IsSet(device) || values.IsSet(draft_device);
   std::string why;
   if (is_placed) {

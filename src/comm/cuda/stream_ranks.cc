@@ -202,12 +202,10 @@ class StreamRank final : public Communicator {
 
   void Send(const Tensor& rows, int to) override {
     if (rows.NumElements() == 0 || failed()) return;
-    if (Runs()) host_->Send(Nothing(), to);
     EnqueueSend(context_, links_, rows, to);
   }
   void Receive(const Tensor& rows, int from) override {
     if (rows.NumElements() == 0 || failed()) return;
-    if (Runs()) host_->Receive(Nothing(), from);
     EnqueueReceive(context_, links_, rows, from);
   }
 
@@ -221,17 +219,7 @@ class StreamRank final : public Communicator {
 
  private:
   bool failed() const { return meeting_->failure().failed(); }
-  // What is enqueued now is run, not recorded. The threads of a sender and its receiver then meet
-  // before either enqueues its kernel, which waits for the other's: that one may be computing for
-  // the first time what it sends, and the driver may wait for the kernel that waits.
-  bool Runs() const {
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    CheckCuda(cudaStreamIsCapturing(context_.stream, &capture), "a stream");
-    return capture == cudaStreamCaptureStatusNone;
-  }
-  Tensor Nothing() { return {&nothing_, DType::kU8, {1}, {}}; }
 
-  std::byte nothing_{};  // what threads that meet bring
   const std::shared_ptr<Meeting> meeting_;
   const std::shared_ptr<Communicator> host_;
   const Links links_;

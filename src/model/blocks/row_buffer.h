@@ -26,6 +26,10 @@ class RowBuffer {
   // [rows, columns]; a layer may need fewer columns than the widest one.
   Tensor View(int64_t rows, int64_t columns) const { return memory_.View(dtype_, {rows, columns}); }
   Tensor View(int64_t rows) const { return View(rows, columns_); }
+  // Rows first .. first + rows - 1: [rows, columns]
+  Tensor ViewFrom(int64_t first, int64_t rows) const {
+    return memory_.View(dtype_, {rows, columns_}, static_cast<size_t>(first * RowBytes()));
+  }
 
  private:
   int64_t columns_;

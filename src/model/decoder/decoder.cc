@@ -3,8 +3,18 @@
 #include <algorithm>
 #include <utility>
 
+#include "ops/batch_slice.h"
+
 namespace tandem {
 namespace {
+
+// A later stage begins as soon as the one before has sent a slice. Slices have this many rows or
+// more on average, as fewer would not repay reading the weights again; and s slices on n stages
+// take (s + n - 1) / (s n) of the time of one slice, so that more than a few for each stage gain
+// little.
+constexpr int32_t kMeanSliceRows = 512;
+constexpr int32_t kMostSlicesOfStage = 4;
+constexpr int32_t kSliceMultiple = 128;  // rows of a tile of products
 
 bool FitsPool(const ModelSpec& spec, const ops::KvPool& pool) {
   if (pool.layers.size() != spec.layers.size()) return false;
@@ -54,6 +64,7 @@ Decoder::Workspace::Workspace(const ModelSpec& spec)
       normed(StreamColumns(spec), spec.dtype),
       delta(StreamColumns(spec), spec.dtype),
       second_delta(HasParallelLayers(spec) ? spec.hidden_size : 0, spec.dtype),
+      slice(spec.place.stages > 1 && spec.place.has_layers() ? 3 : 0, DType::kI32),
       attention(spec),
       mlp(spec),
       moe(spec),
@@ -65,7 +76,7 @@ Decoder::Workspace::Workspace(const ModelSpec& spec)
 
 int64_t Decoder::Workspace::RowBytes() const {
   return residual.RowBytes() + normed.RowBytes() + delta.RowBytes() + second_delta.RowBytes() +
-         attention.RowBytes() + mlp.RowBytes() + moe.RowBytes();
+         slice.RowBytes() + attention.RowBytes() + mlp.RowBytes() + moe.RowBytes();
 }
 
 int64_t Decoder::Workspace::LogitsRowBytes() const {
@@ -74,7 +85,7 @@ int64_t Decoder::Workspace::LogitsRowBytes() const {
 
 Status Decoder::Workspace::Allocate(ops::Backend& backend, int32_t max_rows,
                                     int32_t max_logits_rows) {
-  for (RowBuffer* buffer : {&residual, &normed, &delta, &second_delta}) {
+  for (RowBuffer* buffer : {&residual, &normed, &delta, &second_delta, &slice}) {
     TANDEM_RETURN_IF_ERROR(buffer->Allocate(backend, max_rows));
   }
   TANDEM_RETURN_IF_ERROR(attention.Allocate(backend, max_rows));
@@ -117,7 +128,7 @@ Result<std::unique_ptr<Decoder>> Decoder::Create(std::shared_ptr<const Weights> 
 
 void Decoder::Embed(const ops::BatchView& batch) {
   ops::Ops& ops = backend_.ops();
-  const Tensor residual = workspace_.residual.View(batch.num_rows);
+  const Tensor residual = Residual(batch);
   const Tensor table =
       weights_->embedding.View(spec().dtype, {spec().vocab_rows(), spec().hidden_size});
   if (stage_ == nullptr) {
@@ -130,7 +141,7 @@ void Decoder::Embed(const ops::BatchView& batch) {
   }
   const auto add_positions = [&](const Buffer& learned, int64_t rows, const int32_t* positions) {
     if (rows == 0) return;
-    const Tensor added = workspace_.delta.View(batch.num_rows);
+    const Tensor added = Delta(batch);
     ops.Embed(learned.View(spec().dtype, {rows, spec().hidden_size}), positions, added);
     ops.Add(residual, added);
   };
@@ -154,20 +165,20 @@ BlockInput Decoder::SumAndNorm(const ops::NormedRows& x) {
 }
 
 void Decoder::SettleSum(const ops::BatchView& batch) {
-  if (owes_sum_) SumOverRanks(workspace_.delta.View(batch.num_rows));
+  if (owes_sum_) SumOverRanks(Delta(batch));
   owes_sum_ = false;
 }
 
 void Decoder::SendStream(const ops::BatchView& batch) {
   const int to = ranks_->rank() + ranks_->stage().size();
-  ranks_->Send(workspace_.residual.View(batch.num_rows), to);
-  ranks_->Send(workspace_.delta.View(batch.num_rows), to);
+  ranks_->Send(Residual(batch), to);
+  ranks_->Send(Delta(batch), to);
 }
 
 void Decoder::ReceiveStream(const ops::BatchView& batch) {
   const int from = ranks_->rank() - ranks_->stage().size();
-  ranks_->Receive(workspace_.residual.View(batch.num_rows), from);
-  ranks_->Receive(workspace_.delta.View(batch.num_rows), from);
+  ranks_->Receive(Residual(batch), from);
+  ranks_->Receive(Delta(batch), from);
 }
 
 void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool) {
@@ -175,9 +186,9 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
   const NormSpec& norm = spec().norm;
   const LayerSpec& layer_spec = spec().layers[static_cast<size_t>(layer)];
   const LayerWeights& weights = weights_->layers[static_cast<size_t>(layer)];
-  const Tensor residual = workspace_.residual.View(batch.num_rows);
+  const Tensor residual = Residual(batch);
   const Tensor normed = workspace_.normed.View(batch.num_rows);
-  const Tensor delta = workspace_.delta.View(batch.num_rows);
+  const Tensor delta = Delta(batch);
   // Before the first layer of the model there is nothing to add.
   const bool is_first = layer == 0 && spec().place.is_first_stage();
   const Tensor pending = is_first ? Tensor{} : delta;
@@ -258,8 +269,8 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
 }
 
 void Decoder::CompleteStream(const ops::BatchView& batch) {
-  const Tensor residual = workspace_.residual.View(batch.num_rows);
-  const Tensor delta = workspace_.delta.View(batch.num_rows);
+  const Tensor residual = Residual(batch);
+  const Tensor delta = Delta(batch);
   const LayerSpec& last = spec().layers.back();
   if (last.residual != Residual::kNormed) return backend_.ops().Add(residual, delta);
   // As the norm of a next layer would, whose rows nobody reads.
@@ -290,8 +301,8 @@ Tensor Decoder::RunHead(const ops::BatchView& batch) {
   if (batch.num_logits == 0) return logits;
   const Tensor gathered = workspace_.gathered.View(batch.num_logits);
   const Tensor delta = workspace_.gathered_delta.View(batch.num_logits);
-  ops.GatherRows(workspace_.residual.View(batch.num_rows), batch.logits_rows, gathered);
-  ops.GatherRows(workspace_.delta.View(batch.num_rows), batch.logits_rows, delta);
+  ops.GatherRows(Residual(batch), batch.logits_rows, gathered);
+  ops.GatherRows(Delta(batch), batch.logits_rows, delta);
   // The layers' normed rows are free by now; reuse them for the rows that want logits.
   ops::NormedRows x = Normed(spec().norm, weights_->final_norm, gathered, delta,
                              workspace_.normed.View(batch.num_logits));
@@ -325,6 +336,41 @@ Tensor Decoder::ShareLogits(const ops::BatchView& batch) {
   return logits;
 }
 
+int32_t Decoder::NumSlices(const ops::BatchView& batch) const {
+  const int64_t stages = spec().place.stages;
+  // All tokens of a prefix see each other, so none of them is run before the others.
+  if (stages == 1 || batch.prefix_len != nullptr) return 1;
+  return std::clamp(batch.num_rows / kMeanSliceRows, 1,
+                    static_cast<int32_t>(kMostSlicesOfStage * stages));
+}
+
+void Decoder::RunStage(const ops::BatchView& batch, const ops::KvPool& pool) {
+  const RankPlace& place = spec().place;
+  if (place.is_first_stage()) {
+    Embed(batch);
+  } else {
+    ReceiveStream(batch);
+  }
+  RunPass(batch, pool);
+  if (!place.is_last_stage()) SendStream(batch);
+}
+
+void Decoder::RunSlices(const ops::BatchView& batch, const ops::KvPool& pool, int32_t slices) {
+  TANDEM_CHECK(batch.num_seqs <= max_rows_, "more sequences than rows");
+  auto* const arrays = workspace_.slice.View(max_rows_).As<int32_t>();
+  const int32_t wanted = (batch.num_rows + slices - 1) / slices;
+  const int32_t rows = (wanted + kSliceMultiple - 1) / kSliceMultiple * kSliceMultiple;
+  for (first_row_ = 0; first_row_ < batch.num_rows; first_row_ += rows) {
+    const ops::BatchSlice slice = {.first_row = first_row_,
+                                   .num_rows = std::min(rows, batch.num_rows - first_row_),
+                                   .query_start = arrays,
+                                   .context_len = arrays + batch.num_seqs + 1};
+    backend_.ops().LaySlice(batch, slice);
+    RunStage(ops::SliceOf(batch, slice), pool);
+  }
+  first_row_ = 0;
+}
+
 Tensor Decoder::Forward(const ops::BatchView& batch, const ops::KvPool& pool) {
   TANDEM_CHECK(batch.num_rows >= 1 && batch.num_rows <= max_rows_,
                std::to_string(batch.num_rows) + " rows, room for " + std::to_string(max_rows_));
@@ -334,16 +380,13 @@ Tensor Decoder::Forward(const ops::BatchView& batch, const ops::KvPool& pool) {
   TANDEM_CHECK(FitsPool(spec(), pool), "the pool was made for another model");
   const RankPlace& place = spec().place;
   if (!place.has_layers()) return ShareLogits(batch);
-  if (place.is_first_stage()) {
-    Embed(batch);
+  const int32_t slices = NumSlices(batch);
+  if (slices == 1) {
+    RunStage(batch, pool);
   } else {
-    ReceiveStream(batch);
+    RunSlices(batch, pool, slices);
   }
-  RunPass(batch, pool);
-  if (!place.is_last_stage()) {
-    SendStream(batch);
-    return ShareLogits(batch);
-  }
+  if (!place.is_last_stage()) return ShareLogits(batch);
   const Tensor logits = RunHead(batch);
   return place.shares_logits() ? ShareLogits(batch) : logits;
 }

@@ -1,5 +1,6 @@
 // Decoder: one forward pass, the same code for every backend, family, draft and target, and for
-// every rank of a model that is split over several. Owns its workspace, made once for the largest
+// every rank of a model that is split over several. A stage runs a batch of many rows in slices, so
+// that the next one can begin (docs/decisions/0041). Owns its workspace, made once for the largest
 // batch; Forward allocates nothing. Used by one thread.
 #pragma once
 
@@ -60,6 +61,9 @@ class Decoder {
     RowBuffer normed;        // [rows, hidden]
     RowBuffer delta;         // [rows, hidden] what a block adds to the residual
     RowBuffer second_delta;  // the same of an MLP beside attention; of no columns without
+    // The arrays of the slice that runs, query_start and then context_len: room for three numbers a
+    // row, so for both of as many sequences as rows. Of no columns where there is one stage.
+    RowBuffer slice;
     AttentionBlock attention;
     MlpBlock mlp;
     MoeBlock moe;
@@ -73,6 +77,18 @@ class Decoder {
 
   Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend, Heartbeat* heartbeat,
           Communicator* ranks);
+  // How many slices a batch is run in, about: their rows are rounded up.
+  int32_t NumSlices(const ops::BatchView& batch) const;
+  // Embeds or receives the rows of a batch or a slice, runs the layers and sends the rows on.
+  void RunStage(const ops::BatchView& batch, const ops::KvPool& pool);
+  void RunSlices(const ops::BatchView& batch, const ops::KvPool& pool, int32_t slices);
+  // The rows of the slice that runs: [batch.num_rows, hidden]
+  Tensor Residual(const ops::BatchView& batch) const {
+    return workspace_.residual.ViewFrom(first_row_, batch.num_rows);
+  }
+  Tensor Delta(const ops::BatchView& batch) const {
+    return workspace_.delta.ViewFrom(first_row_, batch.num_rows);
+  }
   // What every rank of the stage adds to the stream becomes what all of them add.
   void SumOverRanks(const Tensor& delta);
   // Sums x.delta over the stage's ranks and returns the next block's input, which is normed already
@@ -99,6 +115,7 @@ class Decoder {
   Workspace workspace_;
   int32_t max_rows_ = 0;
   int32_t max_logits_rows_ = 0;
+  int32_t first_row_ = 0;  // of the slice that runs; 0 where none does
   bool owes_sum_ = false;  // within a pass: `delta` still lacks its sum over the ranks
 };
 

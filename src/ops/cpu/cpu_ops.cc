@@ -6,6 +6,7 @@
 #include <cstring>
 #include <span>
 
+#include "ops/batch_slice.h"
 #include "ops/cpu/host_scratch.h"
 #include "ops/cpu/pack.h"
 #include "ops/cpu/pack_groups.h"
@@ -74,6 +75,10 @@ CpuOps::CpuOps(const CpuKernels& kernels, ThreadPool& pool)
     : kernels_(kernels), pool_(pool), sampler_(pool) {
   linear_scratch_ = HostScratch(static_cast<size_t>(kLinearScratchBytes) * pool.num_threads());
   gated_scratch_ = HostScratch(static_cast<size_t>(kGatedScratchBytes) * pool.num_threads());
+}
+
+void CpuOps::LaySlice(const BatchView& batch, const BatchSlice& slice) {
+  for (int32_t seq = 0; seq <= batch.num_seqs; ++seq) FillSlice(batch, slice, seq);
 }
 
 void CpuOps::Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) {

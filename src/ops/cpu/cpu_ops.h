@@ -21,6 +21,7 @@ class CpuOps final : public Ops {
   // allocates nothing.
   void ReserveLinear(const LinearWeight& weight);
 
+  void LaySlice(const BatchView& batch, const BatchSlice& slice) override;
   void Embed(const Tensor& table, const int32_t* tokens, const Tensor& out) override;
   void EmbedPart(const TablePart& part, const int32_t* tokens, const Tensor& out) override;
   void AddNorm(const NormedRows& x) override;

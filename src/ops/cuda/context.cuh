@@ -59,6 +59,13 @@ inline void CheckCuda(cudaError_t error, const char* what) {
 // ran.
 inline void CheckLaunch(const char* kernel) { CheckCuda(cudaGetLastError(), kernel); }
 
+// Whether what is enqueued now is recorded into a graph, not run.
+inline bool IsRecorded(const Context& context) {
+  cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
+  CheckCuda(cudaStreamIsCapturing(context.stream, &capture), "a stream");
+  return capture != cudaStreamCaptureStatusNone;
+}
+
 // Device memory for an op's scratch, to be freed with cudaFree; if it is refused, null, and the
 // failure is kept.
 void* AllocateWorkspace(size_t bytes, const char* what);

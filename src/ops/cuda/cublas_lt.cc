@@ -168,10 +168,16 @@ class CublasLt::Library {
   bool Run(const LtProduct& product) {
     const auto [place, added] = plans_.try_emplace(ShapeOf(product));
     Plan& plan = place->second;
-    if (added) MakePlan(product, plan);
+    if (added) {
+      AwaitStreamUnlessRecorded();
+      MakePlan(product, plan);
+    }
     if (!plan.possible) return false;
     SetPointers(product, plan);
-    if (IsToBeTimed(product, plan)) KeepFastest(product, plan);
+    if (IsToBeTimed(product, plan)) {
+      AwaitStreamUnlessRecorded();
+      KeepFastest(product, plan);
+    }
     SetTokens(product.tokens, plan);
     const cublasStatus_t status = Enqueue(product, plan, plan.algorithm);
     // An algorithm may not support fewer tokens than it was chosen for.
@@ -315,14 +321,17 @@ class CublasLt::Library {
                       plan.out, &algorithm, workspace_, workspace_bytes_, context_.stream);
   }
 
+  // The first product of a shape may load a kernel. The driver then waits until the GPU is idle,
+  // while it and the library may hold locks that another rank's thread needs to reach its part of a
+  // sum that this GPU waits in. So the stream is waited for first, without those locks.
+  void AwaitStreamUnlessRecorded() const {
+    if (IsRecorded(context_)) return;
+    CheckCuda(cudaStreamSynchronize(context_.stream), "the GPU's earlier work");
+  }
+
   bool IsToBeTimed(const LtProduct& product, const Plan& plan) const {
-    if (watches_ == nullptr || plan.timed || product.tokens > kMostTimedTokens ||
-        time_spent_ >= kTimeLimit) {
-      return false;
-    }
-    cudaStreamCaptureStatus capture = cudaStreamCaptureStatusNone;
-    CheckCuda(cudaStreamIsCapturing(context_.stream, &capture), "a stream");
-    return capture == cudaStreamCaptureStatusNone;
+    return watches_ != nullptr && !plan.timed && product.tokens <= kMostTimedTokens &&
+           time_spent_ < kTimeLimit && !IsRecorded(context_);
   }
 
   // Replaces the plan's algorithm by the fastest for this product; leaves its result void.

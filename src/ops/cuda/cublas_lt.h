@@ -1,6 +1,7 @@
 // CublasLt: large matrix products by NVIDIA's library, which is loaded at run time: on a machine
 // without it our own kernels are used. Used by the executor's thread; outside WarmUp a product
-// allocates no device memory and never waits, so that it can be captured.
+// allocates no device memory. While the stream is captured it never waits; otherwise the first
+// product of a shape waits for the stream's earlier work.
 #pragma once
 
 #include <cstddef>

@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "ops/batch_slice.h"
 #include "ops/testing/op_test.h"
 #include "ops/testing/round_to_fp8.h"
 
@@ -33,6 +34,7 @@ struct Slack {
   int32_t seqs = 0;
   int32_t max_query_len = 0;
   ChunkBounds chunks = {};
+  int32_t slice_rows = 0;  // attended in slices of so many rows; 0: at once
 };
 
 // What a batch is told of its chunks, where ranges of up to max_decode_len rows decode.
@@ -361,7 +363,25 @@ inline std::vector<std::byte> PagedPoolTest::Attend(const std::vector<Range>& ra
   const OwnedTensor out = Poisoned({rows, OutWidth()}, dtype());
   AttentionRule rule = rule_;
   rule.scale = Scale();
-  ops().PagedAttention(qkv.tensor, batch.view, kv_, kLayer, rule, out.tensor);
+  if (slack.slice_rows == 0) {
+    ops().PagedAttention(qkv.tensor, batch.view, kv_, kLayer, rule, out.tensor);
+  } else {
+    const Buffer arrays =
+        Ints(std::vector<int32_t>(2 * static_cast<size_t>(batch.view.num_seqs) + 1));
+    for (int32_t first = 0; first < rows; first += slack.slice_rows) {
+      const BatchSlice slice = {
+          .first_row = first,
+          .num_rows = std::min(slack.slice_rows, static_cast<int32_t>(rows) - first),
+          .query_start = arrays.As<int32_t>(),
+          .context_len = arrays.As<int32_t>() + batch.view.num_seqs + 1};
+      ops().LaySlice(batch.view, slice);
+      const BatchView view = SliceOf(batch.view, slice);
+      ops().BeginPass(view);
+      ops().PagedAttention(qkv.tensor.RowRange(first, view.num_rows), view, kv_, kLayer, rule,
+                           out.tensor.RowRange(first, view.num_rows));
+      ops().EndPass();
+    }
+  }
   queries_ = Doubles(qkv.tensor);
   results_ = Doubles(out.tensor);
   return Bytes(out.tensor);

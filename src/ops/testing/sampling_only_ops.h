@@ -8,6 +8,7 @@ namespace tandem::ops {
 
 class SamplingOnlyOps : public Ops {
  public:
+  void LaySlice(const BatchView&, const BatchSlice&) override {}
   void Embed(const Tensor&, const int32_t*, const Tensor&) override {}
   void EmbedPart(const TablePart&, const int32_t*, const Tensor&) override {}
   void AddNorm(const NormedRows&) override {}

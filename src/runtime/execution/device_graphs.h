@@ -3,12 +3,11 @@
 // second time, both in a rehearsal; on a backend that does not record it runs that way each time.
 // Owned and used by the executor.
 //
-// With several ranks the first use of a kernel, or a recording, may wait in the driver for what
-// runs on any GPU, which may wait for another rank, whose thread may wait for the driver. So before
-// both the ranks wait until nothing runs anywhere (`quiet`). They do so again between recording a
-// graph and launching it, because one may have to load kernels that the other does not need, and
-// work that runs once is recorded too: what its kernels need at first is then there before any of
-// them runs.
+// With several ranks the first use of a kernel may wait in the driver until its GPU is idle (with
+// CUDA_MODULE_LOADING=EAGER, until every GPU of the process is; decision 0042), and that GPU may be
+// waiting for another rank. So all ranks wait until nothing runs anywhere (`quiet`) before a first
+// use or a recording, and again before the recorded graph is launched. Work that runs once is
+// recorded too, so that its kernels are loaded before any of them runs.
 #pragma once
 
 #include <array>
