@@ -270,8 +270,8 @@ struct BatchView {
   const int32_t* second_positions = nullptr;
 };
 
-// Rows first_row .. first_row + num_rows - 1 of a batch, seen as a batch of the same sequences, some
-// without rows (batch_slice.h). The arrays are the caller's, in backend memory.
+// Rows first_row .. first_row + num_rows - 1 of a batch, as a batch of the same sequences, some of
+// them without rows (batch_slice.h). The arrays are the caller's, in backend memory.
 struct BatchSlice {
   int32_t first_row = 0;
   int32_t num_rows = 0;

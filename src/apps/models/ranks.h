@@ -56,8 +56,8 @@ const BoundOptions<RankOptions>& RankOptionRows();
 // The numbers of the target's GPUs: those listed, or as many from the first on.
 Result<std::vector<int>> TargetGpus(const RankOptions& ranks);
 // Where the draft is, now that the target's ranks are known: on one of their devices, or on devices
-// that it has alone. On a CPU it always has ranks of its own. INVALID_ARGUMENT if only some of its GPUs are
-// the target's.
+// that it has alone. On a CPU it always has ranks of its own. INVALID_ARGUMENT if only some of its
+// GPUs are the target's.
 Status PlaceDraft(const BackendOptions& backend, RankOptions& ranks);
 
 // The options of the backend of rank `rank`: on a CPU its share of the threads and cores.

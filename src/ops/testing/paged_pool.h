@@ -34,7 +34,7 @@ struct Slack {
   int32_t seqs = 0;
   int32_t max_query_len = 0;
   ChunkBounds chunks = {};
-  int32_t slice_rows = 0;  // attended in slices of so many rows; 0: at once
+  int32_t slice_rows = 0;  // Attend cuts the batch into slices of this many rows; 0: it does not
 };
 
 // What a batch is told of its chunks, where ranges of up to max_decode_len rows decode.
