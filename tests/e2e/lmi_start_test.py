@@ -168,6 +168,15 @@ class LmiStartTest(unittest.TestCase):
                 self.assertIn("bicycle", server.generate(QUESTION)[1]["text_output"])
                 self.assertEqual(server.metric("tandem_ranks"), ranks)
 
+    def test_a_pipeline_degree_makes_stages(self):
+        folder = self.write(
+            "m/serving.properties", f"option.model_id={TARGET}\noption.pipeline_parallel_degree=2\n"
+        )
+        with self.started(folder, "--device", "cpu") as server:
+            self.assertIn("bicycle", server.generate(QUESTION)[1]["text_output"])
+            self.assertEqual(server.metric("tandem_ranks"), 2)
+            self.assertIn("(stage 2 of 2)", "".join(server.lines))
+
     def test_the_configuration_is_shown(self):
         folder = self.write("m/serving.properties", "option.model_id=org/model\noption.max_input_len=256 # 1024\n")
         done = self.run_to_its_end(folder, "--print_config", OPTION_DTYPE="fp16")

@@ -8,6 +8,9 @@ namespace {
 
 using S = LmiSettings;
 
+constexpr const char* kHowSplit =
+    "a model is split by `option.tensor_parallel_degree` and `option.pipeline_parallel_size` alone";
+
 Result<std::string> CacheType(const std::string& value) {
   if (value == "auto" || value == "fp8") return value;
   return InvalidArgument(fmt::format("must be auto or fp8, not '{}'", value));
@@ -26,17 +29,13 @@ std::span<const LmiKey> LlmApiKeys() {
       Only("option.skip_tokenizer_init", LmiValue::kBool, {{33, "false"}}, "false",
            "would leave the server without text; /v2/models/tensorrt_llm takes tokens"),
       Stages("option.pipeline_parallel_size", {{33, "1"}}),
-      Ignored("option.context_parallel_size", {{33, "1"}},
-              "a model is split by `option.tensor_parallel_degree` and into stages"),
-      Ignored("option.moe_tensor_parallel_size", {},
-              "a model is split by `option.tensor_parallel_degree` and into stages"),
+      Ignored("option.context_parallel_size", {{33, "1"}}, kHowSplit),
+      Ignored("option.moe_tensor_parallel_size", {}, kHowSplit),
       Ignored("option.moe_expert_parallel_size", {},
               "experts are divided whole where they cannot be split; `tandem serve` has "
               "`--expert_parallel_size`"),
-      Ignored("option.enable_attention_dp", {},
-              "a model is split by `option.tensor_parallel_degree` and into stages"),
-      Ignored("option.auto_parallel", {},
-              "a model is split by `option.tensor_parallel_degree` and into stages"),
+      Ignored("option.enable_attention_dp", {}, kHowSplit),
+      Ignored("option.auto_parallel", {}, kHowSplit),
       Only("option.load_format", LmiValue::kWord, {{33, "auto"}}, "auto|hf|safetensors",
            "is no format that is loaded here"),
       Option("option.enable_chunked_prefill", LmiValue::kBool, {{33, "false"}},
@@ -44,8 +43,7 @@ std::span<const LmiKey> LlmApiKeys() {
              "without it on, so that long prompts hold nobody up"),
       Ignored("option.guided_decoding_backend", {}, "answers that follow a grammar are built in"),
       Ignored("option.iter_stats_max_iterations", {}, "`/metrics` has the statistics"),
-      Ignored("option.embedding_parallel_mode", {{33, "SHARDING_ALONG_VOCAB"}},
-              "a model is split by `option.tensor_parallel_degree` and into stages"),
+      Ignored("option.embedding_parallel_mode", {{33, "SHARDING_ALONG_VOCAB"}}, kHowSplit),
       Ignored("option.enable_build_cache", {{33, "true"}}, "nothing is compiled"),
       Ignored("option.normalize_log_probs", {}, "log-probabilities are those of the softmax"),
       Ignored("option.gather_generation_logits", {}, "requests that ask for logits get them"),
