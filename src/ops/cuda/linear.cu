@@ -82,7 +82,7 @@ struct LinearRunner::Workspace {
   void* const bias;
 };
 
-LinearRunner::LinearRunner(const Context& context) : context_(context) {
+LinearRunner::LinearRunner(const Context& context) : context_(context), rounded_(context) {
   const bool warpgroups = HasWarpgroups(context);
   PrepareTiled();
   if (warpgroups) PrepareWarpgroup();
@@ -279,6 +279,19 @@ bool LinearRunner::RunLibraryRounded(const LinearWeight& weight, const Tensor& o
 }
 
 bool LinearRunner::MultiplyFp8(const LinearWeight& weight, const Tensor& out) {
+  if (rounded_.Takes(out.dim(0), weight.rows)) {
+    rounded_.Run({.x = workspace_->activations,
+                  .token_scales = static_cast<const float*>(workspace_->scales),
+                  .weight = weight.data.data(),
+                  .row_scales = weight.scales.As<float>(),
+                  .bias = weight.bias.As<float>(),
+                  .out = out.data,
+                  .output = out.dtype,
+                  .tokens = static_cast<int>(out.dim(0)),
+                  .rows = static_cast<int>(weight.rows),
+                  .cols = static_cast<int>(weight.cols)});
+    return true;
+  }
   return library_->Run({.input = DType::kF8E4M3,
                         .output = out.dtype,
                         .tokens = out.dim(0),

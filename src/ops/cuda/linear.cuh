@@ -8,6 +8,7 @@
 
 #include "ops/cuda/context.cuh"
 #include "ops/cuda/cublas_lt.h"
+#include "ops/cuda/linear_rounded.cuh"
 #include "ops/ops.h"
 
 namespace tandem::ops::cuda {
@@ -25,9 +26,10 @@ class LinearRunner {
   // As Ops::Linear. x and out: bf16 or fp16; out also fp32.
   //
   // Few rows of x stream the weights through our own kernel; many go to cuBLASLt, with x rounded to
-  // fp8 or int8 when the weights are. For shapes that the library does not support, on a machine
-  // without it and in a batch-invariant context, other kernels of ours run, with the same bits as
-  // the first.
+  // fp8 or int8 when the weights are. In between, rows of fp8 for narrow weights go to a kernel of
+  // ours (linear_rounded.cuh). For shapes that the library does not support, on a machine without
+  // it and in a batch-invariant context, other kernels of ours run, with the same bits as the
+  // first.
   void Run(const Tensor& x, const LinearWeight& weight, const Tensor& out);
 
   // activated = silu(gate) * up of the product of x and gate_up, gate rows first; the bits are
@@ -82,6 +84,7 @@ class LinearRunner {
   const void* BiasFor(const LinearWeight& weight, DType output);
 
   const Context context_;
+  const RoundedRunner rounded_;
   std::unique_ptr<Workspace> workspace_;
   // Empty if the library is not used.
   std::unique_ptr<CublasLt> library_;

@@ -26,8 +26,10 @@ __device__ inline uint64_t DescribeTile(const void* tile, uint32_t next_columns 
   constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
   return kSwizzle128 | kEightRows | uint64_t{next_columns / 16} << 16 | (address >> 4 & 0x3fff);
 }
-// The difference of two descriptions that are 16 columns of 16 bits apart, and 16 rows.
-constexpr uint64_t kNext16Columns = 2;
+// The difference of two descriptions that are 32 bytes of a row apart, such as 16 columns of 16
+// bits, and 16 rows.
+constexpr uint64_t kNext32Bytes = 2;
+constexpr uint64_t kNext16Columns = kNext32Bytes;
 constexpr uint64_t kNext16Rows = 16 * 128 / 16;
 
 // Call before the first product, and after writing registers that one uses.
@@ -112,6 +114,25 @@ __device__ inline void PublishTile() {
       "%64, %65, p, 1, 1, 0, 0;\n\t}"                                                     \
       : TANDEM_SUMS_64(sums, 0)                                                           \
       : "l"(rows), "l"(tokens), "r"(static_cast<int>(add)))
+#define TANDEM_WGMMA_FP8_32()                                          \
+  asm volatile(                                                        \
+      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %18, 0;\n\t"               \
+      "wgmma.mma_async.sync.aligned.m64n32k32.f32.e4m3.e4m3"           \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
+      "%14, %15}, "                                                    \
+      "%16, %17, p, 1, 1;\n\t}"                                        \
+      : TANDEM_SUMS_16(sums, 0)                                        \
+      : "l"(rows), "l"(tokens), "r"(static_cast<int>(add)))
+#define TANDEM_WGMMA_FP8_64()                                          \
+  asm volatile(                                                        \
+      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %34, 0;\n\t"               \
+      "wgmma.mma_async.sync.aligned.m64n64k32.f32.e4m3.e4m3"           \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
+      "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "   \
+      "%26, %27, %28, %29, %30, %31}, "                                \
+      "%32, %33, p, 1, 1;\n\t}"                                        \
+      : TANDEM_SUMS_32(sums, 0)                                        \
+      : "l"(rows), "l"(tokens), "r"(static_cast<int>(add)))
 
 // Starts sums (+)= rows * tokens, complete after WaitForProducts. T: bf16 or fp16. sums[4 j ..]:
 // the lane's sums for tokens 8 j ..; a0 .. a3: as of mma.m16n8k16; tokens: from DescribeTile, a row
@@ -146,6 +167,20 @@ __device__ inline void BeginProduct(float (&sums)[64], uint64_t rows, uint64_t t
   }
 }
 
+// The same for fp8, 32 columns; both matrices K-major.
+template <int kTokens>
+__device__ inline void BeginFp8Product(float (&sums)[kTokens / 2], uint64_t rows, uint64_t tokens,
+                                       bool add) {
+  static_assert(kTokens == 32 || kTokens == 64);
+  if constexpr (kTokens == 32) {
+    TANDEM_WGMMA_FP8_32();
+  } else {
+    TANDEM_WGMMA_FP8_64();
+  }
+}
+
+#undef TANDEM_WGMMA_FP8_64
+#undef TANDEM_WGMMA_FP8_32
 #undef TANDEM_WGMMA_SHARED_128
 #undef TANDEM_WGMMA_128
 #undef TANDEM_WGMMA_64
