@@ -352,6 +352,40 @@ TEST_P(LinearFp8Test, MatchesReference) {
   }
 }
 
+// Columns may be divided among blocks: by two, four and eight, and not at all; rows may be more
+// than fit on the GPU at once. The activations are fp8 numbers times 2^-8 with the scale that a row
+// of them is given, so rounding changes nothing.
+TEST_P(LinearFp8Test, DividedColumnsAddUp) {
+  constexpr float kScale = 0x1p-8f;
+  const LinearShape shapes[] = {
+      {17, 112, 16},   {32, 144, 80},    {33, 272, 48},     {64, 528, 208},   {40, 1168, 144},
+      {20, 14336, 64}, {64, 14352, 80},  {29, 144, 4160},   {50, 400, 4224},  {64, 656, 2048},
+      {18, 208, 8464}, {20, 1168, 8448}, {40, 1168, 16896}, {18, 912, 27008}, {100, 656, 2048}};
+  for (const LinearShape& shape : shapes) {
+    SCOPED_TRACE(::testing::Message()
+                 << shape.rows << " x " << shape.cols << " x " << shape.outputs);
+    const OwnedTensor any = Random({shape.rows, shape.cols}, dtype(), 51, 0.3f);
+    std::vector<float> values;
+    for (const double value : Doubles(any.tensor)) {
+      values.push_back(kScale * static_cast<float>(RoundToFp8(value / kScale)));
+    }
+    for (int64_t row = 0; row < shape.rows; ++row) {
+      values[static_cast<size_t>(row * shape.cols)] = 448 * kScale;
+    }
+    const OwnedTensor x = FromFloats({shape.rows, shape.cols}, dtype(), values);
+    const OwnedTensor w = Random({shape.outputs, shape.cols}, dtype(), 52);
+    const LinearWeight weight = Rounded(w.tensor);
+    const std::vector<double> expected = Reference(x.tensor, Kept(weight), {});
+    const double magnitude = std::sqrt(static_cast<double>(shape.cols));
+    for (const DType out_dtype : {DType::kF32, dtype()}) {
+      const OwnedTensor out = Poisoned({shape.rows, shape.outputs}, out_dtype);
+      ops().Linear(x.tensor, weight, out.tensor);
+      // The matrix unit's sums of fp8 products keep about 13 bits.
+      ExpectNear(Doubles(out.tensor), expected, Rounding(out_dtype) + 1e-3, magnitude);
+    }
+  }
+}
+
 // If activations are rounded, then by the given scale: one this small clamps a third of them.
 TEST_P(LinearFp8Test, TakesACalibratedRangeOfActivations) {
   constexpr float kScale = 0x1p-9f;  // exact in every type
@@ -423,18 +457,51 @@ TEST_P(LinearFp8Test, HugeActivationsStayFinite) {
 }
 
 TEST_P(LinearFp8Test, AddsTheBias) {
-  for (const int64_t rows : {2, 70}) {
+  const int64_t outputs = 208;
+  for (const int64_t rows : {2, 17, 33, 70}) {
     const OwnedTensor x = FromFloats({rows, 64}, dtype(), std::vector<float>(rows * 64, 0.0f));
-    const OwnedTensor w = Random({48, 64}, dtype(), 25);
-    const OwnedTensor bias = Random({48}, dtype(), 26);
+    const OwnedTensor w = Random({outputs, 64}, dtype(), 25);
+    const OwnedTensor bias = Random({outputs}, dtype(), 26);
     const LinearWeight weight = Rounded(w.tensor, bias.tensor);
-    const OwnedTensor out = Poisoned({rows, 48}, dtype());
-    ops().Linear(x.tensor, weight, out.tensor);
     std::vector<double> expected;
     for (int64_t row = 0; row < rows; ++row) {
       for (const double value : Doubles(bias.tensor)) expected.push_back(value);
     }
-    EXPECT_EQ(Doubles(out.tensor), expected);
+    for (const DType out_dtype : {DType::kF32, dtype()}) {
+      const OwnedTensor out = Poisoned({rows, outputs}, out_dtype);
+      ops().Linear(x.tensor, weight, out.tensor);
+      EXPECT_EQ(Doubles(out.tensor), expected) << rows << " rows";
+    }
+  }
+}
+
+// The weights of a product are read while the one before it still runs.
+TEST_P(LinearFp8Test, AProductTakesWhatTheOneBeforeStored) {
+  const OwnedTensor x = Random({64, 1168}, dtype(), 53);
+  const OwnedTensor w1 = Random({2064, 1168}, dtype(), 54, 0.05f);
+  const OwnedTensor w2 = Random({1168, 2064}, dtype(), 55, 0.05f);
+  const LinearWeight up = Rounded(w1.tensor);
+  const LinearWeight down = Rounded(w2.tensor);
+  for (const int64_t rows : {17, 40}) {
+    const OwnedTensor inner = Poisoned({rows, 2064}, dtype());
+    const OwnedTensor stream = Poisoned({rows, 1168}, dtype());
+    const auto run = [&](bool waits) {
+      backend().CopyToDevice(stream.tensor.data, Bytes(x.tensor.Rows(rows)).data(),
+                             static_cast<size_t>(stream.tensor.NumBytes()));
+      for (int i = 0; i < 10; ++i) {
+        ops().Linear(stream.tensor, up, inner.tensor);
+        if (waits) {
+          EXPECT_TRUE(backend().Synchronize().ok());
+        }
+        ops().Linear(inner.tensor, down, stream.tensor);
+        if (waits) {
+          EXPECT_TRUE(backend().Synchronize().ok());
+        }
+      }
+      return Bytes(stream.tensor);
+    };
+    const std::vector<std::byte> expected = run(true);
+    for (int i = 0; i < 5; ++i) EXPECT_EQ(run(false), expected) << rows << " rows";
   }
 }
 
@@ -528,10 +595,11 @@ TEST_P(LinearFp8InvarianceTest, RowDoesNotDependOnTheOthersInALongPrompt) {
 
 TEST_P(LinearFp8Test, NaNStaysInItsRow) {
   for (const int64_t rows : {9, 64}) {
-    std::vector<float> values(static_cast<size_t>(rows) * 64, 1.0f);
-    values[7 * 64 + 5] = std::numeric_limits<float>::quiet_NaN();
-    const OwnedTensor x = FromFloats({rows, 64}, dtype(), values);
-    const OwnedTensor w = Random({32, 64}, dtype(), 31);
+    const int64_t cols = 656;
+    std::vector<float> values(static_cast<size_t>(rows * cols), 1.0f);
+    values[7 * cols + 300] = std::numeric_limits<float>::quiet_NaN();
+    const OwnedTensor x = FromFloats({rows, cols}, dtype(), values);
+    const OwnedTensor w = Random({32, cols}, dtype(), 31);
     const OwnedTensor out = Poisoned({rows, 32}, dtype());
     ops().Linear(x.tensor, Rounded(w.tensor), out.tensor);
     const std::vector<double> result = Doubles(out.tensor);
@@ -560,7 +628,9 @@ TEST_P(LinearFp8Test, ACapturedProductIsTheSame) {
 TEST_P(LinearFp8Test, MatchesReferenceInAndAfterWarmUp) {
   const OwnedTensor x = Random({512, 1024}, dtype(), 40);
   const OwnedTensor w = Random({64, 1024}, dtype(), 41);
+  const OwnedTensor wide = Random({10240, 1024}, dtype(), 42);
   const LinearWeight weight = Rounded(w.tensor);
+  const LinearWeight wide_weight = Rounded(wide.tensor);
   const auto run = [&] {
     for (const int64_t rows : {16, 17, 64, 100, 512}) {
       SCOPED_TRACE(::testing::Message() << rows << " rows");
@@ -568,6 +638,8 @@ TEST_P(LinearFp8Test, MatchesReferenceInAndAfterWarmUp) {
         ExpectProduct(x.tensor.Rows(rows), weight, out_dtype);
       }
     }
+    // Not divided among blocks on 132 multiprocessors: the library's.
+    ExpectProduct(x.tensor.Rows(40), wide_weight, dtype());
   };
   backend().WarmUp(run);
   run();

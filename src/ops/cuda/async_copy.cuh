@@ -6,6 +6,7 @@
 // the second, 0 for the third.
 #pragma once
 
+#include <cuda.h>
 #include <cuda_runtime.h>
 
 #include <cstdint>
@@ -65,6 +66,18 @@ __device__ inline void WaitForPhase(uint64_t* barrier, uint32_t parity) {
   }
 }
 
+// The next stage of a ring of barriers, and the parity of its phase.
+template <int kStages>
+struct RingPlace {
+  int stage = 0;
+  uint32_t parity = 0;
+  __device__ void Advance() {
+    if (++stage < kStages) return;
+    stage = 0;
+    parity ^= 1;
+  }
+};
+
 // Copies `bytes`, a multiple of 16, both sides aligned to 16: arrives at the barrier and adds the
 // bytes to its count. Does nothing unless `real`, without a branch: products of a warpgroup may be
 // running.
@@ -79,7 +92,24 @@ __device__ inline void CopyBlock(bool real, void* shared, const void* from, uint
       "l"(from), "r"(bytes), "r"(SharedAddress(barrier)), "r"(static_cast<int>(real))
       : "memory");
 }
-// Before the first CopyBlock of a thread: lets it see what earlier kernels stored.
+// Arrives at the barrier and adds the bytes of several copies to its count.
+__device__ inline void AnnounceBytes(uint64_t* barrier, uint32_t bytes) {
+  asm volatile(
+      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
+      "r"(bytes)
+      : "memory");
+}
+// Copies a tile of the matrix, whose size the matrix's description gives, from (row, col) on; zeros
+// outside of the matrix. Its bytes have been announced.
+__device__ inline void CopyTile(void* shared, const CUtensorMap& matrix, int row, int col,
+                                uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4}], [%2];" ::"r"(SharedAddress(shared)),
+      "l"(&matrix), "r"(SharedAddress(barrier)), "r"(col), "r"(row)
+      : "memory");
+}
+// Before a thread's first CopyBlock or CopyTile of what earlier kernels stored.
 __device__ inline void SeeEarlierStores() {
   asm volatile("fence.proxy.async.global;" ::: "memory");
 }

@@ -244,20 +244,16 @@ class WarpgroupState {
 template <typename Kind>
 __device__ inline void FetchTiles(TilesInFlight<Kind>& shared, const std::byte* pairs, int count) {
   using Tile = GatheredTile<Kind>;
-  constexpr int kStages = TilesInFlight<Kind>::kStages;
   SeeEarlierStores();
-  int stage = 0;
-  uint32_t parity = 1;  // of the phase before the first: it counts as ended
-  for (int tile = 0; tile < count; ++tile, pairs += Tile::kPairBytes) {
-    WaitForPhase(&shared.of_keys.empty[stage], parity);
-    CopyBlock(true, shared.keys[stage], pairs, Tile::kMatrixBytes, &shared.of_keys.full[stage]);
-    WaitForPhase(&shared.of_values.empty[stage], parity);
-    CopyBlock(true, shared.values[stage], pairs + Tile::kMatrixBytes, Tile::kMatrixBytes,
-              &shared.of_values.full[stage]);
-    if (++stage == kStages) {
-      stage = 0;
-      parity ^= 1;
-    }
+  // The parity is of the phase before the first: it counts as ended.
+  RingPlace<TilesInFlight<Kind>::kStages> at{.parity = 1};
+  for (int tile = 0; tile < count; ++tile, pairs += Tile::kPairBytes, at.Advance()) {
+    WaitForPhase(&shared.of_keys.empty[at.stage], at.parity);
+    CopyBlock(true, shared.keys[at.stage], pairs, Tile::kMatrixBytes,
+              &shared.of_keys.full[at.stage]);
+    WaitForPhase(&shared.of_values.empty[at.stage], at.parity);
+    CopyBlock(true, shared.values[at.stage], pairs + Tile::kMatrixBytes, Tile::kMatrixBytes,
+              &shared.of_values.full[at.stage]);
   }
 }
 

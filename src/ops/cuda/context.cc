@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/check.h"
+#include "base/log.h"
 #include "base/mutex.h"
 #include "base/status.h"
 
@@ -55,6 +56,17 @@ Status TakeFailure() {
   const MutexLock lock(record.mutex);
   record.waits = false;
   return std::exchange(record.failure, Status());
+}
+
+void* DriverFunction(const char* name) {
+  constexpr unsigned kVersion = 12000;
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  CheckCuda(cudaGetDriverEntryPointByVersion(name, &function, kVersion, cudaEnableDefault, &found),
+            name);
+  if (found == cudaDriverEntryPointSuccess) return function;
+  LogWarning("the driver has no {}: some products of fp8 are slower", name);
+  return nullptr;
 }
 
 void* AllocateWorkspace(size_t bytes, const char* what) {

@@ -66,6 +66,10 @@ inline bool IsRecorded(const Context& context) {
   return capture != cudaStreamCaptureStatusNone;
 }
 
+// The function of the driver's interface as of CUDA 12.0; if the driver has none, null, with a
+// warning.
+void* DriverFunction(const char* name);
+
 // Device memory for an op's scratch, to be freed with cudaFree; if it is refused, null, and the
 // failure is kept.
 void* AllocateWorkspace(size_t bytes, const char* what);

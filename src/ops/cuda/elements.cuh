@@ -33,6 +33,10 @@ template <>
 __device__ inline Fp16 FromFloat<Fp16>(float value) {
   return __float2half_rn(value);
 }
+template <>
+__device__ inline float FromFloat<float>(float value) {
+  return value;
+}
 // Beyond the largest fp8 (448) there is no infinity to round to: it saturates.
 template <>
 __device__ inline Fp8 FromFloat<Fp8>(float value) {
@@ -52,6 +56,13 @@ __device__ inline Pack<T, kCount> LoadPack(const T* from) {
 template <typename T, int kCount>
 __device__ inline void StorePack(T* to, const Pack<T, kCount>& pack) {
   *reinterpret_cast<Pack<T, kCount>*>(to) = pack;
+}
+
+// Four values as neighbouring elements.
+template <typename T>
+__device__ inline void StoreFour(T* to, const float4& values) {
+  StorePack<T, 4>(to, {FromFloat<T>(values.x), FromFloat<T>(values.y), FromFloat<T>(values.z),
+                       FromFloat<T>(values.w)});
 }
 
 // Whether rows of `cols` 16-bit elements can be read in pieces of 8.

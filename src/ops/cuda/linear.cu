@@ -82,7 +82,7 @@ struct LinearRunner::Workspace {
   void* const bias;
 };
 
-LinearRunner::LinearRunner(const Context& context) : context_(context), rounded_(context) {
+LinearRunner::LinearRunner(const Context& context) : context_(context) {
   const bool warpgroups = HasWarpgroups(context);
   PrepareTiled();
   if (warpgroups) PrepareWarpgroup();
@@ -90,6 +90,7 @@ LinearRunner::LinearRunner(const Context& context) : context_(context), rounded_
     workspace_ = std::make_unique<Workspace>(true, warpgroups);
     library_ = CublasLt::Load(context, workspace_->library, kLibraryBytes);
   }
+  if (library_ != nullptr) rounded_ = std::make_unique<RoundedRunner>(context);
   if (library_ == nullptr) workspace_ = std::make_unique<Workspace>(false, warpgroups);
 }
 
@@ -199,7 +200,7 @@ const void* LinearRunner::BiasFor(const LinearWeight& weight, DType output) {
 bool LinearRunner::RunSwiGluLinear(const Tensor& gate_up, const LinearWeight& weight,
                                    const Tensor& out) {
   if (!RoundsInput(gate_up, weight, out)) return false;
-  return RunLibraryRounded(
+  return RunRounded(
       weight, out, [&](int64_t first, int64_t count, float scale, void* to, float* scales) {
         QuantizeSwiGlu(context_, gate_up.RowRange(first, count), weight.dtype, scale, to, scales);
       });
@@ -209,11 +210,10 @@ bool LinearRunner::RunNormLinear(NormedRows& x, const LinearWeight& weight, cons
   if (!IsPlainNorm(x)) return false;
   // The residual may change only once, so all rows are one product.
   if (!RoundsInput(x.rows, weight, out) || out.dim(0) > MostRounded(weight)) return false;
-  return RunLibraryRounded(weight, out,
-                           [&](int64_t, int64_t, float scale, void* to, float* scales) {
-                             QuantizeNorm(context_, x, weight.dtype, scale, to, scales);
-                             x.delta = {};
-                           });
+  return RunRounded(weight, out, [&](int64_t, int64_t, float scale, void* to, float* scales) {
+    QuantizeNorm(context_, x, weight.dtype, scale, to, scales);
+    x.delta = {};
+  });
 }
 
 bool LinearRunner::RoundsInput(const Tensor& x, const LinearWeight& weight,
@@ -239,7 +239,7 @@ bool LinearRunner::LibraryTakes(const Tensor& x, const LinearWeight& weight,
 bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
   if (!LibraryTakes(x, weight, out)) return false;
   if (TakesRounded(weight)) {
-    return RunLibraryRounded(
+    return RunRounded(
         weight, out, [&](int64_t first, int64_t count, float scale, void* to, float* scales) {
           QuantizeActivations(context_, x.RowRange(first, count), weight.dtype, scale, to, scales);
         });
@@ -257,8 +257,8 @@ bool LinearRunner::RunLibrary(const Tensor& x, const LinearWeight& weight, const
 }
 
 template <typename Quantize>
-bool LinearRunner::RunLibraryRounded(const LinearWeight& weight, const Tensor& out,
-                                     const Quantize& quantize) {
+bool LinearRunner::RunRounded(const LinearWeight& weight, const Tensor& out,
+                              const Quantize& quantize) {
   const int64_t most = MostRounded(weight);
   if (most == 0 || weight.rows % 16 != 0) return false;
   auto* const scales = static_cast<float*>(workspace_->scales);
@@ -279,17 +279,16 @@ bool LinearRunner::RunLibraryRounded(const LinearWeight& weight, const Tensor& o
 }
 
 bool LinearRunner::MultiplyFp8(const LinearWeight& weight, const Tensor& out) {
-  if (rounded_.Takes(out.dim(0), weight.rows)) {
-    rounded_.Run({.x = workspace_->activations,
-                  .token_scales = static_cast<const float*>(workspace_->scales),
-                  .weight = weight.data.data(),
-                  .row_scales = weight.scales.As<float>(),
-                  .bias = weight.bias.As<float>(),
-                  .out = out.data,
-                  .output = out.dtype,
-                  .tokens = static_cast<int>(out.dim(0)),
-                  .rows = static_cast<int>(weight.rows),
-                  .cols = static_cast<int>(weight.cols)});
+  if (rounded_->Run({.x = workspace_->activations,
+                     .token_scales = static_cast<const float*>(workspace_->scales),
+                     .weight = weight.data.data(),
+                     .row_scales = weight.scales.As<float>(),
+                     .bias = weight.bias.As<float>(),
+                     .out = out.data,
+                     .output = out.dtype,
+                     .tokens = static_cast<int>(out.dim(0)),
+                     .rows = static_cast<int>(weight.rows),
+                     .cols = static_cast<int>(weight.cols)})) {
     return true;
   }
   return library_->Run({.input = DType::kF8E4M3,

@@ -26,10 +26,9 @@ class LinearRunner {
   // As Ops::Linear. x and out: bf16 or fp16; out also fp32.
   //
   // Few rows of x stream the weights through our own kernel; many go to cuBLASLt, with x rounded to
-  // fp8 or int8 when the weights are. In between, rows of fp8 for narrow weights go to a kernel of
-  // ours (linear_rounded.cuh). For shapes that the library does not support, on a machine without
-  // it and in a batch-invariant context, other kernels of ours run, with the same bits as the
-  // first.
+  // fp8 or int8 when the weights are; RoundedRunner computes those in fp8 that it is faster at. For
+  // shapes that the library does not support, on a machine without it and in a batch-invariant
+  // context, other kernels of ours run, with the same bits as the first.
   void Run(const Tensor& x, const LinearWeight& weight, const Tensor& out);
 
   // activated = silu(gate) * up of the product of x and gate_up, gate rows first; the bits are
@@ -68,7 +67,7 @@ class LinearRunner {
   // quantize(first, count, scale, to, scales) rounds `count` rows of the input, from `first` on, as
   // QuantizeActivations does.
   template <typename Quantize>
-  bool RunLibraryRounded(const LinearWeight& weight, const Tensor& out, const Quantize& quantize);
+  bool RunRounded(const LinearWeight& weight, const Tensor& out, const Quantize& quantize);
   // The products of rows that have been rounded; false: not computed.
   bool MultiplyFp8(const LinearWeight& weight, const Tensor& out);
   struct RoundedRows {
@@ -84,10 +83,10 @@ class LinearRunner {
   const void* BiasFor(const LinearWeight& weight, DType output);
 
   const Context context_;
-  const RoundedRunner rounded_;
   std::unique_ptr<Workspace> workspace_;
-  // Empty if the library is not used.
+  // Empty if the library is not used; then no activations are rounded.
   std::unique_ptr<CublasLt> library_;
+  std::unique_ptr<const RoundedRunner> rounded_;
 };
 
 }  // namespace tandem::ops::cuda

@@ -6,7 +6,7 @@
 #include <cooperative_groups.h>
 #include <cuda.h>
 
-#include <algorithm>
+#include <type_traits>
 
 #include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/dependent_launch.cuh"
@@ -20,6 +20,12 @@ namespace {
 constexpr int kUnitBytes = 128;  // of a row in a tile: as many columns
 constexpr int kProductsOfUnit = 4;
 constexpr int kMaxCluster = 8;
+// The library is faster with more tokens: bench/results/h200-2026-11.md, "Products of 17 to 64
+// rounded rows".
+constexpr int kMaxTokens = 64;
+// It is also where blocks of whole rows leave more of the GPU idle: 10,240 rows and 64 tokens, at
+// 0.61, take 35.6 us instead of its 28.7; 28,672 rows, at 0.85, take 34.9 instead of 36.4.
+constexpr double kLeastBalance = 0.7;
 
 // kTokens: of a tile, at most. kGroups: warpgroups, with 64 rows each. A warp more copies.
 template <int kTokens, int kGroups>
@@ -30,9 +36,12 @@ struct Layout {
     char weights[kRows * kUnitBytes];
     char tokens[kTokens * kUnitBytes];
   };
-  static constexpr int kBlocksPerSm = kTokens <= 32 ? 3 : 2;
+  // The blocks of a multiprocessor hide each other's start and end.
+  static constexpr int kBlocksPerSm = kGroups == 1 ? 3 : 2;
+  // A multiprocessor has 228 KB, of which the system takes 1 KB a block; the barriers need less
+  // than another.
   static constexpr int kStages =
-      (224 * 1024 / kBlocksPerSm - 2048) / static_cast<int>(sizeof(Stage));
+      (228 * 1024 / kBlocksPerSm - 2 * 1024) / static_cast<int>(sizeof(Stage));
   // The pitch keeps the lanes' stores in different banks.
   static constexpr int kPitch = kRows + 4;
 
@@ -43,35 +52,6 @@ struct Layout {
   static_assert(sizeof(Stage) % 1024 == 0 && kStages >= 3);
   static_assert(kTokens * kPitch * sizeof(float) <= sizeof(stages));
 };
-
-#ifdef __CUDA_ARCH_FEAT_SM90_ALL
-__device__ void ExpectBytes(uint64_t* barrier, int bytes) {
-  asm volatile(
-      "mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(SharedAddress(barrier)),
-      "r"(bytes)
-      : "memory");
-}
-// Copies a tile of the matrix, from (row, col) on; zeros outside of it. By one thread.
-__device__ void CopyTile(void* to, const CUtensorMap& matrix, int row, int col, uint64_t* barrier) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
-      "[%0], [%1, {%3, %4}], [%2];" ::"r"(SharedAddress(to)),
-      "l"(&matrix), "r"(SharedAddress(barrier)), "r"(col), "r"(row)
-      : "memory");
-}
-
-template <typename T>
-__device__ void StoreFour(T* to, const float (&values)[4]) {
-  if constexpr (std::is_same_v<T, float>) {
-    *reinterpret_cast<float4*>(to) = make_float4(values[0], values[1], values[2], values[3]);
-  } else {
-    Pack<T, 4> four;
-#pragma unroll
-    for (int i = 0; i < 4; ++i) four.at[i] = FromFloat<T>(values[i]);
-    StorePack<T, 4>(to, four);
-  }
-}
-#endif
 
 // grid: (blocks of rows * the cluster's size). T: type of the result.
 template <typename T, int kTokens, int kGroups>
@@ -106,7 +86,7 @@ __global__ void __launch_bounds__(Layout<kTokens, kGroups>::kThreads,
   if (thread >= kGroups * kWarpgroupThreads) {
     const bool copies = thread == kGroups * kWarpgroupThreads;
     const auto copy_weights = [&](int unit, int stage) {
-      ExpectBytes(&block.full[stage], sizeof(typename L::Stage));
+      AnnounceBytes(&block.full[stage], sizeof(typename L::Stage));
       CopyTile(block.stages[stage].weights, weights, first_row, (begin + unit) * kUnitBytes,
                &block.full[stage]);
     };
@@ -122,48 +102,38 @@ __global__ void __launch_bounds__(Layout<kTokens, kGroups>::kThreads,
     if (copies) {
       SeeEarlierStores();
       for (int unit = 0; unit < at_once; ++unit) copy_tokens(unit, unit);
-      int stage = 0;
-      uint32_t parity = 0;
-      for (int unit = at_once; unit < units; ++unit) {
-        WaitForPhase(&block.empty[stage], parity);
-        copy_weights(unit, stage);
-        copy_tokens(unit, stage);
-        if (++stage == L::kStages) {
-          stage = 0;
-          parity ^= 1;
-        }
+      RingPlace<L::kStages> at;
+      for (int unit = at_once; unit < units; ++unit, at.Advance()) {
+        WaitForPhase(&block.empty[at.stage], at.parity);
+        copy_weights(unit, at.stage);
+        copy_tokens(unit, at.stage);
       }
     }
     __syncwarp();
   } else {
     BeginKernel();
     const int group = thread / kWarpgroupThreads;
-    int stage = 0;
-    uint32_t parity = 0;
-    for (int unit = 0; unit < units; ++unit) {
-      WaitForPhase(&block.full[stage], parity);
+    RingPlace<L::kStages> at;
+    for (int unit = 0; unit < units; ++unit, at.Advance()) {
+      WaitForPhase(&block.full[at.stage], at.parity);
       uint64_t rows =
-          DescribeTile(block.stages[stage].weights + group * kWarpgroupRows * kUnitBytes);
-      uint64_t columns = DescribeTile(block.stages[stage].tokens);
-      // The matrix unit keeps fewer bits of a running sum than fp32 has, so each unit's is added
-      // up apart.
+          DescribeTile(block.stages[at.stage].weights + group * kWarpgroupRows * kUnitBytes);
+      uint64_t columns = DescribeTile(block.stages[at.stage].tokens);
+      // Running sums of fp8 products keep fewer bits than fp32 has (wgmma.cuh), so the sums of each
+      // 128 columns are added up in fp32.
       float parts[kTokens / 2];
       BeginProducts();
 #pragma unroll
       for (int i = 0; i < kProductsOfUnit; ++i) {
         BeginFp8Product<kTokens>(parts, rows, columns, i > 0);
-        rows += kNext32Bytes;
-        columns += kNext32Bytes;
+        rows += kNext16Columns;
+        columns += kNext16Columns;
       }
       CommitProducts();
       WaitForProducts(parts);
-      if (thread % 32 == 0) Arrive(&block.empty[stage]);
+      if (thread % 32 == 0) Arrive(&block.empty[at.stage]);
 #pragma unroll
       for (int i = 0; i < kTokens / 2; ++i) sums[i] += parts[i];
-      if (++stage == L::kStages) {
-        stage = 0;
-        parity ^= 1;
-      }
     }
   }
 
@@ -194,15 +164,14 @@ __global__ void __launch_bounds__(Layout<kTokens, kGroups>::kThreads,
       sum.z += part.z;
       sum.w += part.w;
     }
-    float values[4] = {sum.x, sum.y, sum.z, sum.w};
     const float token_scale = product.token_scales[token];
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      values[k] *= token_scale * __ldg(&product.row_scales[row + k]);
-      if (product.bias != nullptr) values[k] += __ldg(&product.bias[row + k]);
-    }
+    const auto result = [&](float value, int of_row) {
+      const float scaled = value * token_scale * __ldg(&product.row_scales[of_row]);
+      return product.bias == nullptr ? scaled : scaled + __ldg(&product.bias[of_row]);
+    };
     StoreFour(static_cast<T*>(product.out) + static_cast<int64_t>(token) * product.rows + row,
-              values);
+              make_float4(result(sum.x, row), result(sum.y, row + 1), result(sum.z, row + 2),
+                          result(sum.w, row + 3)));
   }
   // The others read this block's sums.
   cluster.sync();
@@ -232,24 +201,33 @@ void WithOutput(DType output, const Call& call) {
   }
 }
 
-// Blocks that share the columns of the same rows: the fewest with which no multiprocessor has much
-// more to read than another.
-int ClusterFor(const Context& context, int64_t row_blocks, int64_t units) {
-  int best = 1;
-  double best_share = 0.0;
+// How a product is divided: blocks of rows, and blocks that share the columns of each.
+struct Division {
+  int64_t row_blocks = 0;
+  int cluster = 1;
+  // The mean load of the multiprocessors, as a part of the busiest one's.
+  double balance = 0.0;
+};
+
+// The smallest cluster whose balance is within 5 % of the best. All blocks of clusters run at once:
+// a multiprocessor holds `per_sm`.
+Division Divide(const Context& context, int64_t row_blocks, int64_t cols, int per_sm) {
+  const int64_t units = CeilDiv(cols, kUnitBytes);
+  Division best;
   for (int cluster = 1; cluster <= kMaxCluster && cluster <= units; cluster *= 2) {
-    const double share =
-        static_cast<double>(CeilDiv(row_blocks * cluster, context.num_sms)) / cluster;
-    if (cluster == 1 || share < 0.95 * best_share) {
-      best = cluster;
-      best_share = share;
-    }
+    const int64_t blocks = row_blocks * cluster;
+    const int64_t busiest = CeilDiv(blocks, context.num_sms);
+    const double balance =
+        static_cast<double>(blocks) / static_cast<double>(busiest * context.num_sms);
+    if (cluster > 1 && (busiest > per_sm || 0.95 * balance < best.balance)) continue;
+    best = {row_blocks, cluster, balance};
   }
   return best;
 }
 
 // A matrix of bytes [rows, cols], to be copied in tiles of `tile_rows` rows of 128 bytes, with the
-// places of DescribeTile.
+// places of DescribeTile. Keeps a failure; the driver also returns one here that followed from an
+// earlier kernel's.
 CUtensorMap Describe(void* encode, const void* data, int64_t rows, int64_t cols, int tile_rows) {
   CUtensorMap matrix{};
   const cuuint64_t sizes[2] = {static_cast<cuuint64_t>(cols), static_cast<cuuint64_t>(rows)};
@@ -260,7 +238,8 @@ CUtensorMap Describe(void* encode, const void* data, int64_t rows, int64_t cols,
       &matrix, CU_TENSOR_MAP_DATA_TYPE_UINT8, 2, const_cast<void*>(data), sizes, pitch, tile, steps,
       CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
       CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  TANDEM_CHECK(result == CUDA_SUCCESS, "a matrix that the copy engine takes");
+  // The driver's codes are the runtime's.
+  CheckCuda(static_cast<cudaError_t>(result), "describing a matrix to the copy engine");
   return matrix;
 }
 
@@ -268,12 +247,7 @@ CUtensorMap Describe(void* encode, const void* data, int64_t rows, int64_t cols,
 
 RoundedRunner::RoundedRunner(const Context& context) : context_(context) {
   if (!HasWarpgroups(context)) return;
-  constexpr unsigned kSince = 12000;  // the CUDA version whose function is meant
-  cudaDriverEntryPointQueryResult found{};
-  CheckCuda(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &encode_, kSince,
-                                             cudaEnableDefault, &found),
-            "the driver's descriptions of matrices");
-  if (found != cudaDriverEntryPointSuccess) encode_ = nullptr;
+  encode_ = DriverFunction("cuTensorMapEncodeTiled");
   for (const int64_t tokens : {32, 64}) {
     WithTile(tokens, [&]<int kTokens, int kGroups>() {
       for (const DType output : {DType::kBF16, DType::kF16, DType::kF32}) {
@@ -287,22 +261,27 @@ RoundedRunner::RoundedRunner(const Context& context) : context_(context) {
   }
 }
 
-void RoundedRunner::Run(const RoundedProduct& product) const {
-  TANDEM_CHECK(Takes(product.tokens, product.rows), "rounded rows that our own kernel takes");
+bool RoundedRunner::Run(const RoundedProduct& product) const {
+  TANDEM_CHECK(product.cols % 16 == 0 && product.rows % 4 == 0, "rows in pieces of 16 bytes");
+  if (encode_ == nullptr || product.tokens > kMaxTokens) return false;
+  bool takes = false;
   WithTile(product.tokens, [&]<int kTokens, int kGroups>() {
     using L = Layout<kTokens, kGroups>;
+    const Division division =
+        Divide(context_, CeilDiv(product.rows, L::kRows), product.cols, L::kBlocksPerSm);
+    takes = division.cluster > 1 || division.balance > kLeastBalance;
+    if (!takes) return;
     const CUtensorMap weights =
         Describe(encode_, product.weight, product.rows, product.cols, L::kRows);
     const CUtensorMap tokens = Describe(encode_, product.x, product.tokens, product.cols, kTokens);
-    const int64_t row_blocks = CeilDiv(product.rows, L::kRows);
-    const int cluster = ClusterFor(context_, row_blocks, CeilDiv(product.cols, kUnitBytes));
+    const dim3 blocks(static_cast<unsigned>(division.row_blocks * division.cluster));
     WithOutput(product.output, [&]<typename T>() {
-      LaunchEarlyInClusters(context_, "a product of rounded rows", cluster,
-                            RoundedKernel<T, kTokens, kGroups>,
-                            dim3(static_cast<unsigned>(row_blocks * cluster)), L::kThreads,
+      LaunchEarlyInClusters(context_, "a product of rounded rows", division.cluster,
+                            RoundedKernel<T, kTokens, kGroups>, blocks, L::kThreads,
                             static_cast<int>(sizeof(L)), weights, tokens, product);
     });
   });
+  return takes;
 }
 
 }  // namespace tandem::ops::cuda

@@ -1,5 +1,5 @@
 // Products of a few rows of fp8 with weights of fp8, on sm_90: our own kernel, which divides the
-// columns of narrow weights among blocks where the library does not.
+// columns of the weights among blocks where the library does not.
 #pragma once
 
 #include <cstdint>
@@ -7,9 +7,6 @@
 #include "ops/cuda/context.cuh"
 
 namespace tandem::ops::cuda {
-
-// Up to this many rows a product is bound by reading its weights.
-constexpr int64_t kMaxRoundedTokens = 64;
 
 // out [tokens, rows] = x [tokens, cols] * weight [rows, cols] transposed, times the scales of both,
 // plus the bias. cols: a multiple of 16; rows: of 4.
@@ -28,18 +25,12 @@ struct RoundedProduct {
 
 class RoundedRunner {
  public:
-  // Takes shared memory for the kernels.
+  // Prepares the kernels on the context's device.
   explicit RoundedRunner(const Context& context);
 
-  // Whether Run is faster than the library: for weights of so few rows that a block each would
-  // leave multiprocessors without work.
-  bool Takes(int64_t tokens, int64_t rows) const {
-    return encode_ != nullptr && tokens <= kMaxRoundedTokens && rows <= 32 * context_.num_sms;
-  }
-
-  // Enqueues the product. Call only if Takes(product.tokens, product.rows). The bits depend on the
-  // sizes alone.
-  void Run(const RoundedProduct& product) const;
+  // Enqueues the product. Returns false and enqueues nothing where the library is faster or the
+  // device is another. The bits depend on the sizes and on the number of multiprocessors.
+  bool Run(const RoundedProduct& product) const;
 
  private:
   const Context context_;

@@ -244,7 +244,7 @@ __device__ float4 Plus(const float4& a, const float4& b) {
 
 // The results of rows row .. row + 3 of one token from their sums; rows past the last are left out.
 template <typename T, typename W>
-__device__ void StoreFour(const LinearArgs& args, int token, int row, const float4& sums) {
+__device__ void StoreResults(const LinearArgs& args, int token, int row, const float4& sums) {
   const float values[4] = {sums.x, sums.y, sums.z, sums.w};
   T* const out = static_cast<T*>(args.out) + static_cast<int64_t>(token) * args.rows + row;
   if (args.rows % 4 != 0 || args.float_out ||
@@ -255,11 +255,8 @@ __device__ void StoreFour(const LinearArgs& args, int token, int row, const floa
       Store<T>(args, token, row + i, RowResult<T, W>(args, row + i).Of(values[i]));
     }
   } else if (row < args.rows) {
-    T four[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i)
-      four[i] = FromFloat<T>(RowResult<T, W>(args, row + i).Of(values[i]));
-    *reinterpret_cast<uint2*>(out) = *reinterpret_cast<const uint2*>(four);
+    const auto result = [&](int i) { return RowResult<T, W>(args, row + i).Of(values[i]); };
+    StoreFour(out, make_float4(result(0), result(1), result(2), result(3)));
   }
 }
 
@@ -441,7 +438,7 @@ __device__ void StoreSums(const LinearArgs& args, L& block, int rank, int first_
       }
       sum = Plus(sum, second);
     }
-    StoreFour<T, W>(args, first_token + token, first_row + row, sum);
+    StoreResults<T, W>(args, first_token + token, first_row + row, sum);
   }
   // The others read this block's sums.
   if constexpr (kCluster > 1) cluster.sync();

@@ -285,15 +285,10 @@ __global__ void __launch_bounds__(kThreads)
   const float4 values =
       ScaledSums(product, 4 * i, product.token_scales[i / fours], 4 * static_cast<int>(i % fours));
   if (float_out) {
-    static_cast<float4*>(out)[i] = values;
-    return;
+    StoreFour(static_cast<float*>(out) + 4 * i, values);
+  } else {
+    StoreFour(static_cast<T*>(out) + 4 * i, values);
   }
-  Pack<T, 4> rounded;
-  rounded.at[0] = FromFloat<T>(values.x);
-  rounded.at[1] = FromFloat<T>(values.y);
-  rounded.at[2] = FromFloat<T>(values.z);
-  rounded.at[3] = FromFloat<T>(values.w);
-  StorePack<T, 4>(static_cast<T*>(out) + 4 * i, rounded);
 }
 
 }  // namespace

@@ -1,8 +1,9 @@
 // The matrix instructions of a warpgroup, four warps together (sm_90a): 64 rows, in registers or in
-// shared memory, times a matrix in shared memory, 16 elements of each sum at a time. A lane holds
-// rows and sums as for mma.m16n8k16, warp w of the group the rows from 16 w on, and the sums equal
-// those of mma.m16n8k16 bit for bit, whatever the order inside the 16 elements; linear_test checks
-// it for rows in registers.
+// shared memory, times a matrix in shared memory, 16 elements of each sum at a time (32 of fp8). A
+// lane holds rows and sums as for mma.m16n8k16, warp w of the group the rows from 16 w on. Sums of
+// products of 16 bits equal those of mma.m16n8k16 bit for bit, whatever the order inside the 16
+// elements; linear_test checks it for rows in registers. Sums of products of fp8 keep fewer bits
+// than fp32 has.
 #pragma once
 
 #include <cstdint>
@@ -26,10 +27,9 @@ __device__ inline uint64_t DescribeTile(const void* tile, uint32_t next_columns 
   constexpr uint64_t kEightRows = uint64_t{1024 / 16} << 32;
   return kSwizzle128 | kEightRows | uint64_t{next_columns / 16} << 16 | (address >> 4 & 0x3fff);
 }
-// The difference of two descriptions that are 32 bytes of a row apart, such as 16 columns of 16
-// bits, and 16 rows.
-constexpr uint64_t kNext32Bytes = 2;
-constexpr uint64_t kNext16Columns = kNext32Bytes;
+// The difference of two descriptions that are 16 columns of 16 bits, or 32 of 8, apart, and 16
+// rows.
+constexpr uint64_t kNext16Columns = 2;
 constexpr uint64_t kNext16Rows = 16 * 128 / 16;
 
 // Call before the first product, and after writing registers that one uses.
@@ -167,7 +167,7 @@ __device__ inline void BeginProduct(float (&sums)[64], uint64_t rows, uint64_t t
   }
 }
 
-// The same for fp8, 32 columns; both matrices K-major.
+// The same for fp8, 32 elements of each sum at a time: both matrices are K-major.
 template <int kTokens>
 __device__ inline void BeginFp8Product(float (&sums)[kTokens / 2], uint64_t rows, uint64_t tokens,
                                        bool add) {
