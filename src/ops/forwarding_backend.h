@@ -50,6 +50,16 @@ class ForwardingOps : public Ops {
                         const BatchView& batch, const KvGroup& kv, int32_t layer) override {
     inner_.NormQkvRopeStore(qkv, norms, rope, batch, kv, layer);
   }
+  void LinearRopeStore(const Tensor& x, const LinearWeight& weight, const Tensor& qkv,
+                       const RopeTable& rope, const BatchView& batch, const KvGroup& kv,
+                       int32_t layer) override {
+    inner_.LinearRopeStore(x, weight, qkv, rope, batch, kv, layer);
+  }
+  void NormLinearRopeStore(const NormedRows& x, const LinearWeight& weight, const Tensor& qkv,
+                           const RopeTable& rope, const BatchView& batch, const KvGroup& kv,
+                           int32_t layer) override {
+    inner_.NormLinearRopeStore(x, weight, qkv, rope, batch, kv, layer);
+  }
   void PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv, int32_t layer,
                       const AttentionRule& rule, const Tensor& out) override {
     inner_.PagedAttention(qkv, batch, kv, layer, rule, out);

@@ -15,6 +15,20 @@ void Ops::NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const Rope
   QkvRopeStore(qkv, rope, batch, kv, layer);
 }
 
+void Ops::LinearRopeStore(const Tensor& x, const LinearWeight& weight, const Tensor& qkv,
+                          const RopeTable& rope, const BatchView& batch, const KvGroup& kv,
+                          int32_t layer) {
+  Linear(x, weight, qkv);
+  QkvRopeStore(qkv, rope, batch, kv, layer);
+}
+
+void Ops::NormLinearRopeStore(const NormedRows& x, const LinearWeight& weight, const Tensor& qkv,
+                              const RopeTable& rope, const BatchView& batch, const KvGroup& kv,
+                              int32_t layer) {
+  NormLinear(x, weight, qkv);
+  QkvRopeStore(qkv, rope, batch, kv, layer);
+}
+
 void Ops::Mlp(const Tensor& x, const LinearWeight& in_weight, Activation activation,
               const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
               const Tensor& out) {

@@ -366,6 +366,16 @@ class Ops {
   virtual void NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
                                 const BatchView& batch, const KvGroup& kv, int32_t layer);
 
+  // The same of a product: qkv = x W^T, then QkvRopeStore; what is left of keys and values in qkv
+  // is not said. Composed of Linear and QkvRopeStore unless a backend fuses it.
+  virtual void LinearRopeStore(const Tensor& x, const LinearWeight& weight, const Tensor& qkv,
+                               const RopeTable& rope, const BatchView& batch, const KvGroup& kv,
+                               int32_t layer);
+  // The same of normed rows. Composed of NormLinear and QkvRopeStore unless a backend fuses it.
+  virtual void NormLinearRopeStore(const NormedRows& x, const LinearWeight& weight,
+                                   const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
+                                   const KvGroup& kv, int32_t layer);
+
   // Attention of the q part of qkv (of a group of latents: of queries alone, [num_rows, num_heads *
   // head_dim]) over layer `layer` of the group, causal but for prefix masks; rows after the last
   // become zeros. out: [num_rows, num_heads * value_dim()]

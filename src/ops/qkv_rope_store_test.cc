@@ -88,6 +88,98 @@ TEST_P(QkvRopeStoreTest, NormedHeadsAreNormedAndThenTurned) {
   }
 }
 
+// With the bits of the product and QkvRopeStore one after another, for sizes that a GPU computes at
+// once and others.
+TEST_P(QkvRopeStoreTest, AProductIsTurnedAndStoredAsApart) {
+  using Scheme = QuantScheme;
+  const std::vector<WeightFormat> formats = {
+      {dtype()},
+      {dtype(), Fp8Scheme(Scheme::Inputs::kPlain)},
+      {dtype(), Scheme{.element = Scheme::Element::kInt8, .block_rows = 1}},
+      {dtype(), Scheme{.element = Scheme::Element::kInt4, .block_rows = 1, .block_columns = 32}},
+      {dtype(), Scheme{.element = Scheme::Element::kInt4, .block_rows = 1, .block_columns = 64}}};
+  struct Sizes {
+    AttentionShape shape;
+    int64_t hidden;
+    bool has_factors = false;  // and turns of its own
+  };
+  const std::vector<Sizes> all_sizes = {{{4, 2, 64, 16}, 128},      {{3, 1, 80, 5}, 192},
+                                        {{2, 2, 16, 8}, 128, true}, {{4, 1, 20, 8}, 64},
+                                        {{2, 1, 64, 16}, 100},      {{16, 1, 128, 16}, 64, true},
+                                        {{128, 2, 128, 16}, 64}};
+  const std::vector<std::vector<Range>> batches = {
+      {{0, 3, 3}, {1, 9, 2}}, {{0, 11, 11}, {1, 16, 1}}, {{0, 16, 12}, {1, 6, 6}}};
+  const Slack padding = {.rows = 3, .seqs = 1};
+  const std::vector<int32_t> turns = {5,  4,  3,  2, 1, 0, 6, 7, 8, 9, 10,
+                                      15, 14, 13, 0, 0, 1, 2, 3, 4, 5};
+  const Buffer turns_buffer = Ints(turns);
+  for (const Sizes& sizes : all_sizes) {
+    for (const WeightFormat& format : formats) {
+      for (const DType element : sizes.has_factors ? AllTypes() : std::vector{dtype()}) {
+        MakeGroup(sizes.shape, 2, element);
+        MakeTablesOf(16);
+        const OwnedTensor factors = Random({16}, DType::kF32, 4);
+        const RopeTable rope = {.cos = cos_.tensor,
+                                .sin = sin_.tensor,
+                                .query_factors = sizes.has_factors ? factors.tensor : Tensor{}};
+        const OwnedTensor stored = Random({Width(), sizes.hidden}, dtype(), 1, 0.2f);
+        const OwnedTensor bias = Random({Width()}, dtype(), 2);
+        const LinearWeight weight =
+            backend().PackLinear({{{stored.tensor, bias.tensor}}}, format).value();
+        const OwnedTensor norm_weight = Random({sizes.hidden}, dtype(), 3);
+        for (const std::vector<Range>& ranges : batches) {
+          SCOPED_TRACE(::testing::Message()
+                       << sizes.shape.num_heads << " heads of " << sizes.shape.head_dim
+                       << ", weights " << DescribeFormat(format) << ", pool " << DTypeName(element)
+                       << ", " << ranges.front().rows << " rows first");
+          OwnedBatch batch = MakeBatch(ranges, padding);
+          if (sizes.has_factors) batch.view.turns = turns_buffer.As<int32_t>();
+          const int32_t rows = batch.view.num_rows;
+          // The keys and values, and the queries of rows that are no padding.
+          const auto bytes_of = [&](const auto& store) {
+            MakeGroup(sizes.shape, 2, element);
+            const OwnedTensor residual = Random({rows, sizes.hidden}, dtype(), 5);
+            const OwnedTensor delta = Random({rows, sizes.hidden}, dtype(), 6);
+            const OwnedTensor normed = Poisoned({rows, sizes.hidden}, dtype());
+            const OwnedTensor qkv = Poisoned({rows, Width()}, dtype());
+            store(NormedRows{.residual = residual.tensor,
+                             .delta = delta.tensor,
+                             .norm = {.epsilon = 1e-5f, .weight = norm_weight.tensor},
+                             .rows = normed.tensor},
+                  qkv.tensor);
+            std::vector<std::byte> bytes = Bytes(kv_.data);
+            const auto query_bytes = static_cast<int64_t>(SizeOf(dtype())) * sizes.shape.num_heads *
+                                     sizes.shape.head_dim;
+            for (int32_t row = 0; row < rows - padding.rows; ++row) {
+              const std::vector<std::byte> of_row = Bytes(qkv.tensor.RowRange(row, 1));
+              bytes.insert(bytes.end(), of_row.begin(), of_row.begin() + query_bytes);
+            }
+            return bytes;
+          };
+          const BatchView& view = batch.view;
+          const auto apart = bytes_of([&](const NormedRows& x, const Tensor& qkv) {
+            ops().Linear(x.residual, weight, qkv);
+            ops().QkvRopeStore(qkv, rope, view, kv_, kLayer);
+          });
+          const auto at_once = bytes_of([&](const NormedRows& x, const Tensor& qkv) {
+            ops().LinearRopeStore(x.residual, weight, qkv, rope, view, kv_, kLayer);
+          });
+          ASSERT_TRUE(at_once == apart);
+          const auto normed_apart = bytes_of([&](const NormedRows& x, const Tensor& qkv) {
+            ops().NormLinear(x, weight, qkv);
+            ops().QkvRopeStore(qkv, rope, view, kv_, kLayer);
+          });
+          const auto normed_at_once = bytes_of([&](const NormedRows& x, const Tensor& qkv) {
+            ops().NormLinearRopeStore(x, weight, qkv, rope, view, kv_, kLayer);
+          });
+          ASSERT_TRUE(normed_at_once == normed_apart);
+          EXPECT_FALSE(apart == normed_apart);
+        }
+      }
+    }
+  }
+}
+
 TEST_P(QkvRopeStoreTest, HalvesTurnByPositionsOfTheirOwn) {
   for (const AttentionShape& shape :
        {AttentionShape{4, 2, 64, 16}, AttentionShape{3, 1, 20, 5}, AttentionShape{2, 2, 128, 8}}) {

@@ -34,6 +34,17 @@ class ObservedOps final : public ops::ForwardingOps {
                   const Tensor& out) override {
     Ops::NormLinear(x, weight, out);
   }
+  void LinearRopeStore(const Tensor& x, const ops::LinearWeight& weight, const Tensor& qkv,
+                       const ops::RopeTable& rope, const ops::BatchView& batch,
+                       const ops::KvGroup& kv, int32_t layer) override {
+    Ops::LinearRopeStore(x, weight, qkv, rope, batch, kv, layer);
+  }
+  void NormLinearRopeStore(const ops::NormedRows& x, const ops::LinearWeight& weight,
+                           const Tensor& qkv, const ops::RopeTable& rope,
+                           const ops::BatchView& batch, const ops::KvGroup& kv,
+                           int32_t layer) override {
+    Ops::NormLinearRopeStore(x, weight, qkv, rope, batch, kv, layer);
+  }
   void Mlp(const Tensor& x, const ops::LinearWeight& in_weight, ops::Activation activation,
            const ops::LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
            const Tensor& out) override {

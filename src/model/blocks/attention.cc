@@ -40,6 +40,16 @@ ops::AttentionRule RuleOf(const AttentionSpec& spec, const AttentionWeights& wei
           .sinks = weights.sinks.As<float>()};
 }
 
+void RunLinearRopeStore(ops::Ops& ops, const BlockInput& x, const ops::LinearWeight& weight,
+                        const Tensor& qkv, const AttentionContext& context) {
+  const auto& [batch, kv, layer, rope, norm, ranks] = context;
+  if (const auto* normed = std::get_if<ops::NormedRows>(&x)) {
+    ops.NormLinearRopeStore(*normed, weight, qkv, rope, batch, kv, layer);
+  } else {
+    ops.LinearRopeStore(std::get<Tensor>(x), weight, qkv, rope, batch, kv, layer);
+  }
+}
+
 Status LoadLatent(WeightLoader& loader, int64_t layer, LatentWeights& out) {
   if (loader.spec().layer(layer).attention.latent.query_rank > 0) {
     TANDEM_RETURN_IF_ERROR(loader.LoadPack(WeightPack::kQueryDown, layer, out.query_down));
@@ -123,10 +133,10 @@ void AttentionBlock::Run(ops::Ops& ops, const AttentionSpec& spec, const Attenti
   const auto& [batch, kv, layer, rope, norm, ranks] = context;
   const Tensor qkv = qkv_.View(batch.num_rows, spec.qkv_rows());
   const Tensor attention = attention_.View(batch.num_rows, spec.attended_columns());
-  RunLinear(ops, x, weights.qkv, qkv);
   if (spec.head_norm == HeadNorm::kNone) {
-    ops.QkvRopeStore(qkv, rope, batch, kv, layer);
+    RunLinearRopeStore(ops, x, weights.qkv, qkv, context);
   } else {
+    RunLinear(ops, x, weights.qkv, qkv);
     const bool together = spec.head_norm == HeadNorm::kAllHeads;
     const auto columns = [&](int64_t count, const NormWeights& norm_weights) {
       return ops::HeadNorms::Columns{.count = count,

@@ -39,6 +39,12 @@ class CudaOps final : public Ops {
                     const KvGroup& kv, int32_t layer) override;
   void NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
                         const BatchView& batch, const KvGroup& kv, int32_t layer) override;
+  void LinearRopeStore(const Tensor& x, const LinearWeight& weight, const Tensor& qkv,
+                       const RopeTable& rope, const BatchView& batch, const KvGroup& kv,
+                       int32_t layer) override;
+  void NormLinearRopeStore(const NormedRows& x, const LinearWeight& weight, const Tensor& qkv,
+                           const RopeTable& rope, const BatchView& batch, const KvGroup& kv,
+                           int32_t layer) override;
   void LaySlice(const BatchView& batch, const BatchSlice& slice) override;
   void BeginPass(const BatchView& batch) override { attention_.BeginPass(batch); }
   void EndPass() override { attention_.EndPass(); }

@@ -176,6 +176,31 @@ bool LinearRunner::RunGated(const Tensor& x, const LinearWeight& gate_up, const 
   return true;
 }
 
+bool LinearRunner::TakesFewRows(int64_t rows) { return rows <= kMaxStreamingTokens; }
+
+bool LinearRunner::RunTurned(const Tensor& x, const LinearWeight& weight, const Tensor& qkv,
+                             const RopeJob& job) {
+  CheckTypes(x, weight);
+  const int half = job.head_dim / 2;
+  LinearArgs args = ArgsOf(x, weight, qkv);
+  if (x.dim(0) == 0 || x.dim(0) > kMaxStreamingTokens || !HasWholeUnits(args)) return false;
+  if (job.halves || 2 * job.pairs != job.head_dim) return false;
+  args.rows /= 2;
+  args.half_head = half;
+  bool takes = false;
+  WithTypes(x.dtype, weight, [&]<typename T, typename W>() {
+    takes = half % kHalfHeadMultiple<W> == 0;
+    if (!takes) return;
+    args.x = Arranged(x, weight).data;
+    if constexpr (std::is_same_v<T, W>) {
+      LaunchStreamingTurned<T>(context_, args, job);
+    } else {
+      LaunchStreamingQuantizedTurned<T, W>(context_, args, job);
+    }
+  });
+  return takes;
+}
+
 void LinearRunner::WarmUp(const std::function<void()>& work) {
   if (library_ != nullptr) {
     library_->WarmUp(work);

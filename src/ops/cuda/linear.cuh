@@ -13,6 +13,8 @@
 
 namespace tandem::ops::cuda {
 
+struct RopeJob;
+
 class LinearRunner {
  public:
   explicit LinearRunner(const Context& context);
@@ -35,6 +37,15 @@ class LinearRunner {
   // those of Run and SwiGlu. Returns false and enqueues nothing for many rows of x and for odd
   // shapes.
   bool RunGated(const Tensor& x, const LinearWeight& gate_up, const Tensor& activated);
+
+  // Whether products of this many rows stream the weights through our own kernels.
+  static bool TakesFewRows(int64_t rows);
+
+  // The product of x and `weight`, turned and stored as `job` says; the bits are those of Run and
+  // QkvRopeStore, but what is left of keys and values in job.qkv is not said. Returns false and
+  // enqueues nothing for many rows of x, odd shapes and heads of which not all turns, or in halves.
+  bool RunTurned(const Tensor& x, const LinearWeight& weight, const Tensor& qkv,
+                 const RopeJob& job);
 
   // out = the product of silu(gate) * up of gate_up and `weight`; the bits are those of SwiGlu and
   // Run. Returns false and stores nothing of use where the product does not round its input.

@@ -80,6 +80,7 @@ struct LinearArgs {
   int segment = 0;      // columns summed in one go: SegmentCols(cols)
   int groups = 0;       // of a row; a whole number of units' groups
   int group_shift = 0;  // the group of unit u is u >> group_shift; or 2 u and 2 u + 1
+  int half_head = 0;    // of Results::kTurned: rows of half a head
   bool float_out = false;
   // Of an item of a plan (ExpertProduct): the rows of x that its tokens are; null: the tokens
   // themselves.
@@ -301,28 +302,55 @@ __device__ inline uint4 LoadUnaligned(const uint16_t* row, int col, int cols) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// The weight row of a lane's half of a tile, in blocks whose outputs begin at `first`. Rows past
-// the last are read as the last and never stored. kGated: the upper half of a tile holds the up
-// rows that belong to the gate rows of the lower half.
-template <bool kGated>
-__device__ inline int TileRow(const LinearArgs& args, int first, int tile, int half, int group) {
-  const int output = first + (kGated ? 8 * tile : 16 * tile + 8 * half) + group;
-  return min(output, args.rows - 1) + (kGated ? half * args.rows : 0);
+// What becomes of the sums of weight rows. All but kPlain take them in pairs, the first of which
+// are `rows` outputs.
+enum class Results : uint8_t {
+  kPlain,   // they are stored as they are
+  kGated,   // silu(gate) * up: the weight's first half are gate rows, its second up rows
+  kTurned,  // those of queries, keys and values: the halves of a head turn with each other
+};
+template <Results kResults>
+constexpr bool kInPairs = kResults != Results::kPlain;
+
+// The weight row of an output, and how many rows further the other of the pair is.
+template <Results kResults>
+__device__ inline int RowOfOutput(const LinearArgs& args, int output) {
+  if constexpr (kResults == Results::kTurned) {
+    return output + output / args.half_head * args.half_head;
+  } else {
+    return output;
+  }
+}
+template <Results kResults>
+__device__ inline int RowsToOther(const LinearArgs& args) {
+  return kResults == Results::kGated ? args.rows : args.half_head;
 }
 
-// The inverse for outputs of a gated block: the place of output `at`'s gate row among the block's
-// rows. Its up row is kSpan places further: 8, or 16 where whole tiles of gate and up rows take
-// turns.
+// The weight row of a lane's half of a tile, in blocks whose outputs begin at `first`. Rows past
+// the last are read as the last and never stored. Of pairs the upper half of a tile holds the
+// others of those in the lower half.
+template <Results kResults>
+__device__ inline int TileRow(const LinearArgs& args, int first, int tile, int half, int group) {
+  const int output = first + (kInPairs<kResults> ? 8 * tile : 16 * tile + 8 * half) + group;
+  const int row = RowOfOutput<kResults>(args, min(output, args.rows - 1));
+  return kInPairs<kResults> ? row + half * RowsToOther<kResults>(args) : row;
+}
+
+// The inverse for outputs of a block of pairs: the place of output `at` among the block's rows. The
+// other's place is kSpan further: 8, or 16 where whole tiles of both take turns.
 template <int kSpan>
-__device__ inline int GatePlace(int at) {
+__device__ inline int PlaceInPairs(int at) {
   return at / kSpan * (2 * kSpan) + at % kSpan;
 }
 
-// The tile of Int4 for a block's tile, likewise. kGated: those of gate and up rows take turns.
-template <bool kGated>
+// The tile of Int4 for a block's tile, likewise. Tiles of both of a pair take turns.
+template <Results kResults>
 __device__ inline int Int4Tile(const LinearArgs& args, int first, int tile) {
-  const int wanted = first / 16 + (kGated ? tile / 2 : tile);
-  return min(wanted, (args.rows + 15) / 16 - 1) + (kGated ? tile % 2 * (args.rows / 16) : 0);
+  const int wanted = first / 16 + (kInPairs<kResults> ? tile / 2 : tile);
+  const int of_outputs = min(wanted, (args.rows + 15) / 16 - 1);
+  if constexpr (!kInPairs<kResults>) return of_outputs;
+  return (RowOfOutput<kResults>(args, 16 * of_outputs) + tile % 2 * RowsToOther<kResults>(args)) /
+         16;
 }
 __device__ inline int UnitsOf(const LinearArgs& args) {
   return (args.cols + kUnitCols - 1) / kUnitCols;

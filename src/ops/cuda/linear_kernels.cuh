@@ -3,6 +3,7 @@
 #pragma once
 
 #include "ops/cuda/linear_fragments.cuh"
+#include "ops/cuda/rope_job.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -76,12 +77,24 @@ void LaunchStreaming(const Context& context, const LinearArgs& args);
 template <typename T>
 void LaunchStreamingGated(const Context& context, const LinearArgs& args);
 
+// As LaunchStreaming, followed by what QkvRopeStore does with the result, with the same bits; what
+// it leaves of keys and values in job.qkv is not said. args.rows is half the weight's rows, of
+// which args.half_head are half a head, all of which turns by one position. Only if
+// HasWholeUnits(args) and for a multiple of kHalfHeadMultiple<W>.
+template <typename T>
+void LaunchStreamingTurned(const Context& context, const LinearArgs& args, const RopeJob& job);
+template <typename W>
+constexpr int kHalfHeadMultiple = kIsInt4<W> ? 16 : 8;
+
 // The same for quantized weights, through shared memory. Gated Int4 only if the number of gate rows
 // is a multiple of 16.
 template <typename T, typename W>
 void LaunchStreamingQuantized(const Context& context, const LinearArgs& args);
 template <typename T, typename W>
 void LaunchStreamingQuantizedGated(const Context& context, const LinearArgs& args);
+template <typename T, typename W>
+void LaunchStreamingQuantizedTurned(const Context& context, const LinearArgs& args,
+                                    const RopeJob& job);
 
 // The same for the items of a plan, with tiles of at most kMaxStreamingTokens rows: blocks take
 // parts of the products in turn. Gated: args.rows is the number of gate rows.

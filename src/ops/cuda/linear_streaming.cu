@@ -6,6 +6,7 @@
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/swiglu.cuh"
+#include "ops/cuda/turned_results.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -56,16 +57,26 @@ __device__ void LoadWeights(const T* const (&rows)[kRowTiles][2], int col, int e
 template <int kRowTiles, int kTokenTiles>
 using Partial = float[kSegments][8 * kTokenTiles][16 * kRowTiles + 4];
 
-// kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight. kGated: as
-// in TileRow.
-// kEarly: this is the kernel's first work, and it begins here; else the product is an item of a
-// plan.
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated,
+template <int kRowTiles, Results kResults>
+constexpr int kOutputsOf = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
+
+// Of Results::kTurned: those of each thread, one for each of its tokens.
+using ThreadTurns = Turn[kThreads];
+template <int kRowTiles, int kTokenTiles, Results kResults>
+constexpr int kTurns =
+    kResults == Results::kTurned
+        ? static_cast<int>(CeilDiv(kOutputsOf<kRowTiles, kResults> * 8 * kTokenTiles, kThreads))
+        : 0;
+
+// kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight. kEarly:
+// this is the kernel's first work, and it begins here; else the product is an item of a plan.
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults,
           bool kEarly>
-__device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_row,
+__device__ __forceinline__ void StreamRows(const LinearArgs& args,
+                                           [[maybe_unused]] const ResultsJob<kResults>& job,
+                                           [[maybe_unused]] ThreadTurns* turns, int first_output,
                                            Partial<kRowTiles, kTokenTiles>& partial) {
-  constexpr int kRows = 16 * kRowTiles;
-  constexpr int kOutputs = kGated ? kRows / 2 : kRows;
+  constexpr int kOutputs = kOutputsOf<kRowTiles, kResults>;
   constexpr int kTokens = 8 * kTokenTiles;
 
   const int warp = static_cast<int>(threadIdx.x) / 32;
@@ -79,7 +90,7 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_row
   for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = TileRow<kGated>(args, first_row, tile, half, group);
+      const int row = TileRow<kResults>(args, first_output, tile, half, group);
       weights[tile][half] =
           static_cast<const T*>(args.weight) + static_cast<int64_t>(row) * args.pitch;
     }
@@ -100,6 +111,21 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_row
   LoadWeights<T>(weights, col, end, ahead);
   // Weights are loaded early; everything else waits for the previous kernel.
   if constexpr (kEarly) BeginKernel();
+  // take(token, output, i): the i-th of those that a thread stores.
+  const auto for_outputs = [&](const auto& take) {
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int i = 0; i * kThreads + thread < kOutputs * kTokens; ++i) {
+      const int token = (i * kThreads + thread) / kOutputs;
+      const int output = first_output + thread % kOutputs;
+      if (token < args.tokens && output < args.rows) take(token, output, i);
+    }
+  };
+  static_assert(kThreads % kOutputs == 0);
+  if constexpr (kResults == Results::kTurned) {
+    for_outputs([&](int token, int output, int i) {
+      turns[i][threadIdx.x] = TurnedOutput(job, output).TurnOf(job, token);
+    });
+  }
   for (int step = begin; step < end; step += kStride, col += kStride) {
     uint32_t activations[kAhead][kTokenTiles][kLaneWords<T>];
 #pragma unroll
@@ -140,34 +166,48 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_row
     }
   }
   __syncthreads();
-  for (int i = static_cast<int>(threadIdx.x); i < kOutputs * kTokens; i += kThreads) {
-    const int token = i / kOutputs;
-    const int at = i % kOutputs;
-    const int row = first_row + at;
-    if (token >= args.tokens || row >= args.rows) continue;
-    const auto sum_at = [&](int place) {
-      return AddSegments([&](int segment) { return partial[segment][token][place]; });
+  for_outputs([&](int token, int output, [[maybe_unused]] int i) {
+    const auto result_of = [&](int row, int place) {
+      return RowResult<T, T>(args, row).Of(
+          AddSegments([&](int segment) { return partial[segment][token][place]; }));
     };
-    if constexpr (kGated) {
-      const int place = GatePlace<8>(at);
-      const float gate = Rounded<T>(RowResult<T, T>(args, row).Of(sum_at(place)));
-      const float up = Rounded<T>(RowResult<T, T>(args, row + args.rows).Of(sum_at(place + 8)));
-      Store<T>(args, token, row, SwiGluOf(gate, up));
+    const int row = RowOfOutput<kResults>(args, output);
+    const int at = output - first_output;
+    if constexpr (kInPairs<kResults>) {
+      const int place = PlaceInPairs<8>(at);
+      const float result = Rounded<T>(result_of(row, place));
+      const float other = Rounded<T>(result_of(row + RowsToOther<kResults>(args), place + 8));
+      if constexpr (kResults == Results::kGated) {
+        Store<T>(args, token, output, SwiGluOf(result, other));
+      } else {
+        TurnedOutput(job, output).Store<T>(job, turns[i][threadIdx.x], token, result, other);
+      }
     } else {
-      Store<T>(args, token, row, RowResult<T, T>(args, row).Of(sum_at(at)));
+      Store<T>(args, token, output, result_of(row, at));
     }
+  });
+}
+
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
+__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+    StreamingKernel(const __grid_constant__ LinearArgs args,
+                    const __grid_constant__ ResultsJob<kResults> job) {
+  __shared__ Partial<kRowTiles, kTokenTiles> partial;
+  const int first_output = static_cast<int>(blockIdx.x) * kOutputsOf<kRowTiles, kResults>;
+  const auto stream_rows = [&](ThreadTurns* turns) {
+    StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults, true>(args, job, turns,
+                                                                            first_output, partial);
+  };
+  if constexpr (kResults == Results::kTurned) {
+    __shared__ ThreadTurns turns[kTurns<kRowTiles, kTokenTiles, kResults>];
+    stream_rows(turns);
+  } else {
+    stream_rows(nullptr);
   }
 }
 
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm) StreamingKernel(const LinearArgs args) {
-  __shared__ Partial<kRowTiles, kTokenTiles> partial;
-  StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kGated, true>(
-      args, static_cast<int>(blockIdx.x) * (kGated ? 8 : 16) * kRowTiles, partial);
-}
-
 // The blocks take the `parts` of every item in turn.
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     StreamingExpertsKernel(const __grid_constant__ ExpertProduct product, int parts) {
   __shared__ Partial<kRowTiles, kTokenTiles> partial;
@@ -178,8 +218,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     __syncthreads();  // all have left the last part
     if (threadIdx.x == 0) MakeItemArgs<T, T>(product, unit / parts, args);
     __syncthreads();
-    StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kGated, false>(
-        args, unit % parts * (kGated ? 8 : 16) * kRowTiles, partial);
+    StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults, false>(
+        args, {}, nullptr, unit % parts * kOutputsOf<kRowTiles, kResults>, partial);
   }
 }
 
@@ -196,22 +236,38 @@ void LeaveTheRestToL1(const Context& context, Kernel kernel, size_t block_bytes)
             "the shared memory of a product");
 }
 
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
-void Launch(const Context& context, const LinearArgs& args) {
-  const auto kernel = StreamingKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kGated>;
-  const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
-  LeaveTheRestToL1(context, kernel, sizeof(Partial<kRowTiles, kTokenTiles>));
-  LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, 0, args);
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
+void Launch(const Context& context, const LinearArgs& args, const ResultsJob<kResults>& job) {
+  const auto kernel = StreamingKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults>;
+  const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, kOutputsOf<kRowTiles, kResults>)));
+  LeaveTheRestToL1(context, kernel,
+                   sizeof(Partial<kRowTiles, kTokenTiles>) +
+                       kTurns<kRowTiles, kTokenTiles, kResults> * sizeof(ThreadTurns));
+  LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, 0, args, job);
 }
 
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, bool kGated>
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
 void LaunchExperts(const Context& context, const ExpertProduct& product) {
-  const auto kernel = StreamingExpertsKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kGated>;
-  const int64_t parts = CeilDiv(product.args.rows, (kGated ? 8 : 16) * kRowTiles);
+  const auto kernel = StreamingExpertsKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults>;
+  const int64_t parts = CeilDiv(product.args.rows, kOutputsOf<kRowTiles, kResults>);
   LeaveTheRestToL1(context, kernel, sizeof(Partial<kRowTiles, kTokenTiles>) + sizeof(LinearArgs));
   LaunchEarly(context, "products of experts with few tokens", kernel,
               BlocksOfUnits(context, kBlocksPerSm, product.most_items * parts), kThreads, 0,
               product, static_cast<int>(parts));
+}
+
+template <typename T, Results kResults>
+void LaunchAligned(const Context& context, const LinearArgs& args,
+                   const ResultsJob<kResults>& job) {
+  // Larger blocks read the activations less often, but there must be enough blocks to fill the GPU.
+  const bool many_rows = args.rows * (kInPairs<kResults> ? 2 : 1) >= 64 * context.num_sms;
+  if (args.tokens > 8) {
+    Launch<T, 2, 2, 2, true, kResults>(context, args, job);
+  } else if (args.tokens > 4 || many_rows) {
+    Launch<T, 2, 1, 2, true, kResults>(context, args, job);
+  } else {
+    Launch<T, 1, 1, 4, true, kResults>(context, args, job);
+  }
 }
 
 }  // namespace
@@ -219,18 +275,8 @@ void LaunchExperts(const Context& context, const ExpertProduct& product) {
 template <typename T>
 void LaunchStreaming(const Context& context, const LinearArgs& args) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
-  const bool aligned = HasWholePieces(args);
-  // Larger blocks read the activations less often, but there must be enough blocks to fill the GPU.
-  const bool many_rows = args.rows >= 64 * context.num_sms;
-  if (!aligned) {
-    Launch<T, 1, 2, 2, false, false>(context, args);
-  } else if (args.tokens > 8) {
-    Launch<T, 2, 2, 2, true, false>(context, args);
-  } else if (args.tokens > 4 || many_rows) {
-    Launch<T, 2, 1, 2, true, false>(context, args);
-  } else {
-    Launch<T, 1, 1, 4, true, false>(context, args);
-  }
+  HasWholePieces(args) ? LaunchAligned<T, Results::kPlain>(context, args, {})
+                       : Launch<T, 1, 2, 2, false, Results::kPlain>(context, args, {});
 }
 
 template <typename T>
@@ -238,21 +284,29 @@ void LaunchStreamingGated(const Context& context, const LinearArgs& args) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args),
                "the streaming kernel does not take this");
   if (args.tokens > 8) {
-    Launch<T, 2, 2, 2, true, true>(context, args);
+    Launch<T, 2, 2, 2, true, Results::kGated>(context, args, {});
   } else {
-    Launch<T, 2, 1, 2, true, true>(context, args);
+    Launch<T, 2, 1, 2, true, Results::kGated>(context, args, {});
   }
+}
+
+template <typename T>
+void LaunchStreamingTurned(const Context& context, const LinearArgs& args, const RopeJob& job) {
+  TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args) &&
+                   args.half_head % kHalfHeadMultiple<T> == 0,
+               "the streaming kernel does not take this");
+  LaunchAligned<T, Results::kTurned>(context, args, job);
 }
 
 template <typename T>
 void LaunchStreamingExperts(const Context& context, const ExpertProduct& product) {
   TANDEM_CHECK(product.tile <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
   if (!HasWholePieces(product.args)) {
-    LaunchExperts<T, 1, 2, 2, false, false>(context, product);
+    LaunchExperts<T, 1, 2, 2, false, Results::kPlain>(context, product);
   } else if (product.tile > 8) {
-    LaunchExperts<T, 2, 2, 2, true, false>(context, product);
+    LaunchExperts<T, 2, 2, 2, true, Results::kPlain>(context, product);
   } else {
-    LaunchExperts<T, 2, 1, 2, true, false>(context, product);
+    LaunchExperts<T, 2, 1, 2, true, Results::kPlain>(context, product);
   }
 }
 
@@ -261,9 +315,9 @@ void LaunchStreamingExpertsGated(const Context& context, const ExpertProduct& pr
   TANDEM_CHECK(product.tile <= kMaxStreamingTokens && HasWholeUnits(product.args),
                "the streaming kernel does not take this");
   if (product.tile > 8) {
-    LaunchExperts<T, 2, 2, 2, true, true>(context, product);
+    LaunchExperts<T, 2, 2, 2, true, Results::kGated>(context, product);
   } else {
-    LaunchExperts<T, 2, 1, 2, true, true>(context, product);
+    LaunchExperts<T, 2, 1, 2, true, Results::kGated>(context, product);
   }
 }
 
@@ -275,5 +329,7 @@ template void LaunchStreaming<Bf16>(const Context&, const LinearArgs&);
 template void LaunchStreaming<Fp16>(const Context&, const LinearArgs&);
 template void LaunchStreamingGated<Bf16>(const Context&, const LinearArgs&);
 template void LaunchStreamingGated<Fp16>(const Context&, const LinearArgs&);
+template void LaunchStreamingTurned<Bf16>(const Context&, const LinearArgs&, const RopeJob&);
+template void LaunchStreamingTurned<Fp16>(const Context&, const LinearArgs&, const RopeJob&);
 
 }  // namespace tandem::ops::cuda

@@ -12,6 +12,7 @@
 #include "ops/cuda/streaming_rows.h"
 #include "ops/cuda/streaming_weights.cuh"
 #include "ops/cuda/swiglu.cuh"
+#include "ops/cuda/turned_results.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -171,69 +172,99 @@ __device__ __forceinline__ void KeepSums(int lane, const float (&sums)[kRowTiles
   }
 }
 
-// The results of a block's rows: a thread stores those of one row (and of its up row).
-template <typename T, typename W, int kRowTiles, bool kGated>
+// The results of a block's rows: a thread stores those of one output.
+template <typename T, typename W, int kRowTiles, Results kResults>
 class BlockResults {
  public:
-  __device__ BlockResults(const LinearArgs& args, int first_row, int thread)
-      : row_(first_row + thread % kOutputs),
-        result_(args, min(row_, args.rows - 1)),
-        up_result_(args, min(row_, args.rows - 1) + (kGated ? args.rows : 0)) {}
+  static constexpr int kOutputs = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
 
+  __device__ BlockResults(const LinearArgs& args, int first_output, int thread)
+      : output_(first_output + thread % kOutputs),
+        result_(args, RowOf(args)),
+        other_(args, RowOf(args) + (kInPairs<kResults> ? RowsToOther<kResults>(args) : 0)) {}
+
+  // take(i, token, value, ...): of the i-th of the thread's tokens the result, or those of a pair.
   // sums_of(segment): of its warp.
-  template <typename SumsOf>
-  __device__ void Store(const LinearArgs& args, int thread, const SumsOf& sums_of) const {
-    if (row_ >= args.rows) return;
-    for (int token = thread / kOutputs; token < args.tokens; token += kThreads / kOutputs) {
+  template <typename SumsOf, typename Take>
+  __device__ void TakeAll(const LinearArgs& args, int thread, const SumsOf& sums_of,
+                          const Take& take) const {
+    ForTokens(args, thread, [&](int i, int token) {
       const int at = thread % kOutputs;
       const auto sum_at = [&](int place) {
         return AddSegments([&](int segment) { return sums_of(segment)[token][place]; });
       };
-      if constexpr (kGated) {
+      if constexpr (kInPairs<kResults>) {
         constexpr int kSpan = kIsInt4<W> ? 16 : 8;
-        const int place = GatePlace<kSpan>(at);
-        const float gate = Rounded<T>(result_.Of(sum_at(place)));
-        const float up = Rounded<T>(up_result_.Of(sum_at(place + kSpan)));
-        cuda::Store<T>(args, token, row_, SwiGluOf(gate, up));
+        const int place = PlaceInPairs<kSpan>(at);
+        take(i, token, Rounded<T>(result_.Of(sum_at(place))),
+             Rounded<T>(other_.Of(sum_at(place + kSpan))));
       } else {
-        cuda::Store<T>(args, token, row_, result_.Of(sum_at(at)));
+        take(i, token, result_.Of(sum_at(at)));
       }
+    });
+  }
+  // As out of the product.
+  template <typename SumsOf>
+  __device__ void Store(const LinearArgs& args, int thread, const SumsOf& sums_of) const {
+    TakeAll(args, thread, sums_of, [&](int, int token, float result, auto... up) {
+      if constexpr (kResults == Results::kGated) result = SwiGluOf(result, up...);
+      cuda::Store<T>(args, token, output_, result);
+    });
+  }
+  // take(i, token): the i-th of the tokens whose results the thread stores.
+  template <typename Take>
+  __device__ void ForTokens(const LinearArgs& args, int thread, const Take& take) const {
+    if (output_ >= args.rows) return;
+    int i = 0;
+    for (int token = thread / kOutputs; token < args.tokens; token += kThreads / kOutputs, ++i) {
+      take(i, token);
     }
   }
+  __device__ int output() const { return output_; }
 
  private:
-  static constexpr int kOutputs = (kGated ? 8 : 16) * kRowTiles;
-  int row_;
+  __device__ int RowOf(const LinearArgs& args) const {
+    return RowOfOutput<kResults>(args, min(output_, args.rows - 1));
+  }
+
+  int output_;
   RowResult<T, W> result_;
-  RowResult<T, W> up_result_;
+  RowResult<T, W> other_;
 };
 
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens. kWhole: HasWholeUnits(args).
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
 struct OneProduct {
-  using Weights = WarpWeights<W, kRowTiles, kDeepRing<W, kRowTiles>, kWhole, kGated>;
-  static constexpr int kOutputs = (kGated ? 8 : 16) * kRowTiles;
+  using Weights = WarpWeights<W, kRowTiles, kDeepRing<W, kRowTiles>, kWhole, kResults>;
+  using Block = BlockResults<T, W, kRowTiles, kResults>;
+  static constexpr int kOutputs = Block::kOutputs;
   // Of a warp: first its ring of steps, then its sums.
   union Memory {
     typename Weights::Ring ring;
     WarpSums<kRowTiles, kTokenTiles> sums;
   };
+  // Of Results::kTurned: of each thread's tokens.
+  static constexpr int kTurns = static_cast<int>(CeilDiv(8 * kTokenTiles * kOutputs, kThreads));
+  static constexpr int kBytes =
+      kSegments * static_cast<int>(sizeof(Memory)) +
+      (kResults == Results::kTurned ? kTurns * kThreads * static_cast<int>(sizeof(Turn)) : 0);
 };
 
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
 __global__ void __launch_bounds__(
-    kThreads, OneProduct<T, W, kRowTiles, kTokenTiles, kWhole, kGated>::Weights::kBlocksPerSm)
-    StreamingKernel(const __grid_constant__ LinearArgs args) {
-  using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
+    kThreads, OneProduct<T, W, kRowTiles, kTokenTiles, kWhole, kResults>::Weights::kBlocksPerSm)
+    StreamingKernel(const __grid_constant__ LinearArgs args,
+                    [[maybe_unused]] const __grid_constant__ ResultsJob<kResults> job) {
+  using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
   extern __shared__ uint4 shared[];
   auto* const memory = reinterpret_cast<typename Product::Memory*>(shared);  // of each warp
 
   const LanePlace<W> at(args);
-  const int first_row = static_cast<int>(blockIdx.x) * Product::kOutputs;
+  const int first_output = static_cast<int>(blockIdx.x) * Product::kOutputs;
   typename Product::Weights weights(memory[at.warp].ring, at.lane);
-  weights.Aim(args, first_row, at.begin);
+  weights.Aim(args, first_output, at.begin);
   weights.Begin([&](int step) { return step < at.num_steps; });
-  const BlockResults<T, W, kRowTiles, kGated> results(args, first_row, at.thread);
+  const typename Product::Block results(args, first_output, at.thread);
   // Everything else waits for the previous kernel.
   BeginKernel();
 
@@ -248,6 +279,13 @@ __global__ void __launch_bounds__(
 #pragma unroll
     for (auto& step : ahead) activations.LoadNext(step);
   }
+  // Each thread's own, so that no barrier is needed.
+  [[maybe_unused]] auto* const turns = reinterpret_cast<Turn*>(memory + kSegments) + at.thread;
+  if constexpr (kResults == Results::kTurned) {
+    const TurnedOutput output(job, results.output());
+    results.ForTokens(args, at.thread,
+                      [&](int i, int token) { turns[i * kThreads] = output.TurnOf(job, token); });
+  }
   float sums[kRowTiles][kTokenTiles][4] = {};
   constexpr int kRingSteps = kDeepRing<W, kRowTiles>;
   SumSteps<T, W>(
@@ -257,16 +295,24 @@ __global__ void __launch_bounds__(
   __syncwarp();
   KeepSums<kRowTiles, kTokenTiles>(at.lane, sums, memory[at.warp].sums);
   __syncthreads();
-  results.Store(args, at.thread, [&](int segment) -> const auto& { return memory[segment].sums; });
+  const auto sums_of = [&](int segment) -> const auto& { return memory[segment].sums; };
+  if constexpr (kResults == Results::kTurned) {
+    const TurnedOutput output(job, results.output());
+    results.TakeAll(args, at.thread, sums_of, [&](int i, int token, float x, float y) {
+      output.template Store<T>(job, turns[i * kThreads], token, x, y);
+    });
+  } else {
+    results.Store(args, at.thread, sums_of);
+  }
 }
 
 // The products of a plan. Weights flow through the ring without a pause from one part of a product
 // to the next.
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
 struct PlannedProducts {
   static constexpr int kRingSteps = kDeepRing<W, kRowTiles> * 2 / 3;
-  using Weights = WarpWeights<W, kRowTiles, kRingSteps, kWhole, kGated>;
-  static constexpr int kOutputs = (kGated ? 8 : 16) * kRowTiles;
+  using Weights = WarpWeights<W, kRowTiles, kRingSteps, kWhole, kResults>;
+  static constexpr int kOutputs = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
   // Of a warp. The sums of two parts take turns, so that a barrier for each part suffices.
   struct Memory {
     typename Weights::Ring ring;
@@ -276,11 +322,12 @@ struct PlannedProducts {
 constexpr int kTableParts = 32;
 
 // The blocks take the `parts` of every item in turn.
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
 __global__ void __launch_bounds__(
-    kThreads, PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kGated>::Weights::kBlocksPerSm)
+    kThreads,
+    PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kResults>::Weights::kBlocksPerSm)
     StreamingExpertsKernel(const __grid_constant__ ExpertProduct product, int parts) {
-  using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
+  using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
   extern __shared__ uint4 shared[];
   __shared__ LinearArgs table[kTableParts];  // of this block's next parts
   __shared__ int first_rows[kTableParts];
@@ -343,7 +390,7 @@ __global__ void __launch_bounds__(
       const LinearArgs& args = table[part];
       const bool is_last = part + 1 == count;
       if (!is_last) find_rows(part + 1, rows);
-      const BlockResults<T, W, kRowTiles, kGated> results(args, first_rows[part], at.thread);
+      const BlockResults<T, W, kRowTiles, kResults> results(args, first_rows[part], at.thread);
       float sums[kRowTiles][kTokenTiles][4] = {};
       SumSteps<T, W>(at.num_steps, weights, activations, ahead, more, sums);
       if (!is_last) aim(part + 1, rows);
@@ -355,42 +402,43 @@ __global__ void __launch_bounds__(
   }
 }
 
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
-void Launch(const Context& context, const LinearArgs& args) {
-  const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
-  const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, (kGated ? 8 : 16) * kRowTiles)));
-  using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
-  constexpr int kBytes = kSegments * static_cast<int>(sizeof(typename Product::Memory));
-  TakeSharedMemory(kernel, kBytes, "the shared memory of a product");
-  LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, kBytes, args);
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
+void Launch(const Context& context, const LinearArgs& args, const ResultsJob<kResults>& job) {
+  const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
+  const dim3 blocks(
+      static_cast<unsigned>(CeilDiv(args.rows, (kInPairs<kResults> ? 8 : 16) * kRowTiles)));
+  using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
+  TakeSharedMemory(kernel, Product::kBytes, "the shared memory of a product");
+  LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, Product::kBytes, args,
+              job);
 }
 
-template <typename T, typename W, bool kGated>
-void LaunchWhole(const Context& context, const LinearArgs& args) {
-  const StreamingProduct product{.rows = int64_t{args.rows} * (kGated ? 2 : 1),
+template <typename T, typename W, Results kResults>
+void LaunchWhole(const Context& context, const LinearArgs& args, const ResultsJob<kResults>& job) {
+  const StreamingProduct product{.rows = int64_t{args.rows} * (kInPairs<kResults> ? 2 : 1),
                                  .tokens = args.tokens,
                                  .num_sms = context.num_sms};
   const auto launch = [&]<int kRowTiles>() {
-    args.tokens <= 8 ? Launch<T, W, kRowTiles, 1, true, kGated>(context, args)
-                     : Launch<T, W, kRowTiles, 2, true, kGated>(context, args);
+    args.tokens <= 8 ? Launch<T, W, kRowTiles, 1, true, kResults>(context, args, job)
+                     : Launch<T, W, kRowTiles, 2, true, kResults>(context, args, job);
   };
   const int rows = kIsInt4<W> ? StreamingInt4Rows(product) : StreamingRows(product);
-  // Blocks of one size suffice for groups of 32, which are rare; gate and up rows are tiles of
+  // Blocks of one size suffice for groups of 32, which are rare; both rows of a pair are tiles of
   // their own.
   if constexpr (kUnitScales<W> < 2) {
     if (rows == 64) return launch.template operator()<4>();
-    if constexpr (!(kGated && kIsInt4<W>)) {
+    if constexpr (!(kInPairs<kResults> && kIsInt4<W>)) {
       if (rows == 16) return launch.template operator()<1>();
     }
   }
   launch.template operator()<2>();
 }
 
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, bool kGated>
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
 void LaunchExperts(const Context& context, const ExpertProduct& product) {
-  const auto kernel = StreamingExpertsKernel<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
-  const int64_t parts = CeilDiv(product.args.rows, (kGated ? 8 : 16) * kRowTiles);
-  using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kGated>;
+  const auto kernel = StreamingExpertsKernel<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
+  const int64_t parts = CeilDiv(product.args.rows, (kInPairs<kResults> ? 8 : 16) * kRowTiles);
+  using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
   constexpr int kBytes = kSegments * static_cast<int>(sizeof(typename Product::Memory));
   constexpr int kPerSm = Product::Weights::kBlocksPerSm;
   TakeSharedMemory(kernel, kBytes, "the shared memory of products of experts");
@@ -399,19 +447,20 @@ void LaunchExperts(const Context& context, const ExpertProduct& product) {
               static_cast<int>(parts));
 }
 
-template <typename T, typename W, bool kGated>
+template <typename T, typename W, Results kResults>
 void LaunchWholeExperts(const Context& context, const ExpertProduct& product) {
-  if (product.tile > 8) return LaunchExperts<T, W, 2, 2, true, kGated>(context, product);
+  if (product.tile > 8) return LaunchExperts<T, W, 2, 2, true, kResults>(context, product);
   if constexpr (kUnitScales<W> < 2) {
-    const StreamingExperts experts{.rows = int64_t{product.args.rows} * (kGated ? 2 : 1),
-                                   .segment = product.args.segment,
-                                   .most_items = product.most_items,
-                                   .num_sms = context.num_sms};
+    const StreamingExperts experts{
+        .rows = int64_t{product.args.rows} * (kInPairs<kResults> ? 2 : 1),
+        .segment = product.args.segment,
+        .most_items = product.most_items,
+        .num_sms = context.num_sms};
     if (StreamingExpertRows(experts, kIsInt4<W>) == 64) {
-      return LaunchExperts<T, W, 4, 1, true, kGated>(context, product);
+      return LaunchExperts<T, W, 4, 1, true, kResults>(context, product);
     }
   }
-  LaunchExperts<T, W, 2, 1, true, kGated>(context, product);
+  LaunchExperts<T, W, 2, 1, true, kResults>(context, product);
 }
 
 }  // namespace
@@ -419,8 +468,8 @@ void LaunchWholeExperts(const Context& context, const ExpertProduct& product) {
 template <typename T, typename W>
 void LaunchStreamingQuantizedExperts(const Context& context, const ExpertProduct& product) {
   TANDEM_CHECK(product.tile <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
-  HasWholeUnits(product.args) ? LaunchWholeExperts<T, W, false>(context, product)
-                              : LaunchExperts<T, W, 1, 2, false, false>(context, product);
+  HasWholeUnits(product.args) ? LaunchWholeExperts<T, W, Results::kPlain>(context, product)
+                              : LaunchExperts<T, W, 1, 2, false, Results::kPlain>(context, product);
 }
 
 template <typename T, typename W>
@@ -428,14 +477,14 @@ void LaunchStreamingQuantizedExpertsGated(const Context& context, const ExpertPr
   TANDEM_CHECK(product.tile <= kMaxStreamingTokens && HasWholeUnits(product.args) &&
                    (!kIsInt4<W> || product.args.rows % 16 == 0),
                "the streaming kernel does not take this");
-  LaunchWholeExperts<T, W, true>(context, product);
+  LaunchWholeExperts<T, W, Results::kGated>(context, product);
 }
 
 template <typename T, typename W>
 void LaunchStreamingQuantized(const Context& context, const LinearArgs& args) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
-  HasWholeUnits(args) ? LaunchWhole<T, W, false>(context, args)
-                      : Launch<T, W, 1, 2, false, false>(context, args);
+  HasWholeUnits(args) ? LaunchWhole<T, W, Results::kPlain>(context, args, {})
+                      : Launch<T, W, 1, 2, false, Results::kPlain>(context, args, {});
 }
 
 template <typename T, typename W>
@@ -443,12 +492,23 @@ void LaunchStreamingQuantizedGated(const Context& context, const LinearArgs& arg
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args) &&
                    (!kIsInt4<W> || args.rows % 16 == 0),
                "the streaming kernel does not take this");
-  LaunchWhole<T, W, true>(context, args);
+  LaunchWhole<T, W, Results::kGated>(context, args, {});
+}
+
+template <typename T, typename W>
+void LaunchStreamingQuantizedTurned(const Context& context, const LinearArgs& args,
+                                    const RopeJob& job) {
+  TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args) &&
+                   args.half_head % kHalfHeadMultiple<W> == 0,
+               "the streaming kernel does not take this");
+  LaunchWhole<T, W, Results::kTurned>(context, args, job);
 }
 
 #define TANDEM_STREAMING(T, W)                                                               \
   template void LaunchStreamingQuantized<T, W>(const Context&, const LinearArgs&);           \
   template void LaunchStreamingQuantizedGated<T, W>(const Context&, const LinearArgs&);      \
+  template void LaunchStreamingQuantizedTurned<T, W>(const Context&, const LinearArgs&,      \
+                                                     const RopeJob&);                        \
   template void LaunchStreamingQuantizedExperts<T, W>(const Context&, const ExpertProduct&); \
   template void LaunchStreamingQuantizedExpertsGated<T, W>(const Context&, const ExpertProduct&)
 TANDEM_STREAMING(Bf16, Fp8);

@@ -3,56 +3,16 @@
 // of their own), or copies a piece of a value or of what does not turn of a key. Heads that are
 // normed first are so by the threads that rotate them, if these are 2, 4, 8, ... of a warp.
 #include <algorithm>
-#include <type_traits>
 
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/elements.cuh"
+#include "ops/cuda/rope_job.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
 
 constexpr int kMaxThreads = 512;
-
-struct HeadNormJob {
-  const void* weight = nullptr;  // [head_dim] of the activations' type; null: ones
-  float epsilon = 0.0f;
-  float weight_offset = 0.0f;
-};
-
-struct RopeJob {
-  void* qkv = nullptr;
-  void* pool = nullptr;  // the layer's first key of block 0
-  const float* cos = nullptr;
-  const float* sin = nullptr;
-  const float* query_factors = nullptr;  // of each position; null: all are 1
-  const int32_t* positions = nullptr;
-  const int32_t* second_positions = nullptr;  // of halves
-  bool halves = false;
-  const int32_t* turns = nullptr;  // null: positions
-  const int32_t* row_seq = nullptr;
-  const int32_t* block_table = nullptr;
-  int32_t max_blocks = 0;
-  int32_t block_tokens = 0;
-  int32_t num_heads = 0;
-  int32_t num_kv_heads = 0;
-  int32_t head_dim = 0;
-  int32_t pairs = 0;  // of a part of a head
-  int64_t block_elements = 0;
-  const float* key_scales = nullptr;  // the layer's, of each kv head; null: all are 1
-  const float* value_scales = nullptr;
-  HeadNormJob query_norm = {};
-  HeadNormJob key_norm = {};
-};
-
-// What an element is multiplied with to be stored; only pools in fp8 have scales.
-template <typename Stored>
-__device__ inline float StoreFactor(const float* scales, int kv_head) {
-  if constexpr (std::is_same_v<Stored, Fp8>) {
-    if (scales != nullptr) return 1.0f / scales[kv_head];
-  }
-  return 1.0f;
-}
 
 // Norms a head of `dim` elements, of which this thread has those from `pair` on and as many half a
 // head further: by root mean square, rounded to T. The head's threads are `lanes` neighbours.
@@ -91,11 +51,9 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
   const int seq = job.row_seq[row];
   if (seq < 0) return;  // padding
   const int position = job.positions[row];
-  const int block = job.block_table[int64_t{seq} * job.max_blocks + position / job.block_tokens];
   const int dim = job.head_dim, half = job.pairs;
-  const int64_t head_elements = int64_t{job.block_tokens} * dim;
-  Stored* keys = static_cast<Stored*>(job.pool) + block * job.block_elements +
-                 int64_t{position % job.block_tokens} * dim;
+  const int64_t head_elements = job.head_elements();
+  Stored* keys = static_cast<Stored*>(job.pool) + job.PlaceOf(seq, position);
   Stored* values = keys + job.num_kv_heads * head_elements;
   T* heads = static_cast<T*>(job.qkv) + row * int64_t{job.num_heads + 2 * job.num_kv_heads} * dim;
   int64_t turns[kParts] = {position};  // where the parts' angles begin in the tables
@@ -134,10 +92,7 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
       }
 #pragma unroll
       for (int e = 0; e < kCount; ++e) {
-        const float c = job.cos[turn + e], s = job.sin[turn + e];
-        const float p = low[e], q = high[e];
-        low[e] = fmaf(-q, s, p * c);
-        high[e] = fmaf(p, s, q * c);
+        TurnPair(job.cos[turn + e], job.sin[turn + e], low[e], high[e]);
       }
       if (head < job.num_heads) {
         Pack<T, kCount> y, z;
@@ -215,17 +170,26 @@ void LaunchRope(const Context& context, const RopeJob& job, int64_t rows, bool n
               : LaunchParts<T, Stored, 2>(context, job, rows);
 }
 
-void LaunchRope(const Context& context, const RopeJob& job, DType activations, DType stored,
-                int64_t rows, bool normed) {
+void LaunchRope(const Context& context, const RopeJob& job, DType activations, int64_t rows,
+                bool normed) {
   WithActivation(activations, [&](auto element) {
     using T = decltype(element);
-    stored == DType::kF8E4M3 ? LaunchRope<T, Fp8>(context, job, rows, normed)
-                             : LaunchRope<T, T>(context, job, rows, normed);
+    job.fp8_pool ? LaunchRope<T, Fp8>(context, job, rows, normed)
+                 : LaunchRope<T, T>(context, job, rows, normed);
   });
 }
 
-RopeJob JobOf(const Tensor& qkv, const RopeTable& rope, const BatchView& batch, const KvGroup& kv,
-              int32_t layer) {
+bool IsOfEachHead(const HeadNorms::Columns& columns, int64_t head_dim) {
+  const Norm& norm = columns.norm;
+  return norm.kind == Norm::Kind::kRms && norm.bias.empty() && columns.width == head_dim &&
+         (norm.weight.empty() || norm.weight.NumElements() == head_dim);
+}
+HeadNormJob JobOf(const Norm& norm) { return {norm.weight.data, norm.epsilon, norm.weight_offset}; }
+
+}  // namespace
+
+RopeJob RopeJobOf(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
+                  const KvGroup& kv, int32_t layer) {
   const bool fp8 = kv.data.dtype == DType::kF8E4M3;
   TANDEM_CHECK(fp8 || kv.data.dtype == qkv.dtype,
                "keys and values are stored in the activations' type or in fp8");
@@ -238,6 +202,7 @@ RopeJob JobOf(const Tensor& qkv, const RopeTable& rope, const BatchView& batch, 
   TANDEM_CHECK(kv.latent_dim == 0, "latents are stored by LatentRopeStore");
   RopeJob job;
   job.qkv = qkv.data;
+  job.fp8_pool = fp8;
   job.pool = static_cast<std::byte*>(kv.data.data) +
              int64_t{layer} * 2 * kv.num_kv_heads * kv.elements_per_head() *
                  static_cast<int64_t>(SizeOf(kv.data.dtype));
@@ -262,26 +227,33 @@ RopeJob JobOf(const Tensor& qkv, const RopeTable& rope, const BatchView& batch, 
   return job;
 }
 
-bool IsOfEachHead(const HeadNorms::Columns& columns, int64_t head_dim) {
-  const Norm& norm = columns.norm;
-  return norm.kind == Norm::Kind::kRms && norm.bias.empty() && columns.width == head_dim &&
-         (norm.weight.empty() || norm.weight.NumElements() == head_dim);
-}
-HeadNormJob JobOf(const Norm& norm) { return {norm.weight.data, norm.epsilon, norm.weight_offset}; }
-
-}  // namespace
-
 void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                            const KvGroup& kv, int32_t layer) {
   if (batch.num_rows == 0) return;
-  LaunchRope(context_, JobOf(qkv, rope, batch, kv, layer), qkv.dtype, kv.data.dtype, batch.num_rows,
-             false);
+  LaunchRope(context_, RopeJobOf(qkv, rope, batch, kv, layer), qkv.dtype, batch.num_rows, false);
+}
+
+void CudaOps::LinearRopeStore(const Tensor& x, const LinearWeight& weight, const Tensor& qkv,
+                              const RopeTable& rope, const BatchView& batch, const KvGroup& kv,
+                              int32_t layer) {
+  if (linear_.RunTurned(x, weight, qkv, RopeJobOf(qkv, rope, batch, kv, layer))) return;
+  Ops::LinearRopeStore(x, weight, qkv, rope, batch, kv, layer);
+}
+
+void CudaOps::NormLinearRopeStore(const NormedRows& x, const LinearWeight& weight,
+                                  const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
+                                  const KvGroup& kv, int32_t layer) {
+  if (!LinearRunner::TakesFewRows(x.rows.dim(0))) {
+    return Ops::NormLinearRopeStore(x, weight, qkv, rope, batch, kv, layer);
+  }
+  AddNorm(x);
+  LinearRopeStore(x.rows, weight, qkv, rope, batch, kv, layer);
 }
 
 void CudaOps::NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
                                const BatchView& batch, const KvGroup& kv, int32_t layer) {
   if (batch.num_rows == 0) return;
-  RopeJob job = JobOf(qkv, rope, batch, kv, layer);
+  RopeJob job = RopeJobOf(qkv, rope, batch, kv, layer);
   const int lanes = job.pairs / kPieceColumns;  // of a head
   const bool fits = HasPieces(job) && 2 * job.pairs == job.head_dim && !job.halves && lanes <= 32 &&
                     (lanes & (lanes - 1)) == 0 && IsOfEachHead(norms.queries, job.head_dim) &&
@@ -289,7 +261,7 @@ void CudaOps::NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const 
   if (!fits) return Ops::NormQkvRopeStore(qkv, norms, rope, batch, kv, layer);
   job.query_norm = JobOf(norms.queries.norm);
   job.key_norm = JobOf(norms.keys.norm);
-  LaunchRope(context_, job, qkv.dtype, kv.data.dtype, batch.num_rows, true);
+  LaunchRope(context_, job, qkv.dtype, batch.num_rows, true);
 }
 
 }  // namespace tandem::ops::cuda

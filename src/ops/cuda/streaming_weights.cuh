@@ -29,7 +29,7 @@ struct WeightStep<Int4<kScales>, kRowTiles> {
 // each step after Wait and Multiply, copy one more. Wait waits for kSteps steps, of which Multiply
 // takes the first or, with later = 1, the second. kWhole: no step passes the last column.
 // kRingSteps: on the way at a time.
-template <typename W, int kRowTiles, int kRingSteps, bool kWhole, bool kGated>
+template <typename W, int kRowTiles, int kRingSteps, bool kWhole, Results kResults>
 class WarpWeights;
 
 // The steps of a ring that takes a warp's share of what is on the way in a block.
@@ -43,9 +43,9 @@ __device__ inline int PlaceAfter(int place, int later) {
 }
 
 // Bytes, row by row: a lane copies its two rows of each tile itself.
-template <typename W, int kRowTiles, int kRingSteps, bool kWhole, bool kGated>
+template <typename W, int kRowTiles, int kRingSteps, bool kWhole, Results kResults>
   requires kIsByte<W>
-class WarpWeights<W, kRowTiles, kRingSteps, kWhole, kGated> {
+class WarpWeights<W, kRowTiles, kRingSteps, kWhole, kResults> {
   using Step = WeightStep<W, kRowTiles>;
 
  public:
@@ -62,7 +62,7 @@ class WarpWeights<W, kRowTiles, kRingSteps, kWhole, kGated> {
     for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = TileRow<kGated>(args, first_row, tile, half, lane_ / 4);
+        const int row = TileRow<kResults>(args, first_row, tile, half, lane_ / 4);
         next_[tile][half] = static_cast<const W*>(args.weight) +
                             static_cast<int64_t>(row) * args.pitch + begin +
                             lane_ % 4 * kLaneCols<W>;
@@ -129,13 +129,13 @@ class WarpWeights<W, kRowTiles, kRingSteps, kWhole, kGated> {
 
 // Tiles of 4 bits, with their scales and zero points: these are few, and each is copied by one lane
 // for all.
-template <int kScales, int kRowTiles, int kRingSteps, bool kWhole, bool kGated>
-class WarpWeights<Int4<kScales>, kRowTiles, kRingSteps, kWhole, kGated> {
+template <int kScales, int kRowTiles, int kRingSteps, bool kWhole, Results kResults>
+class WarpWeights<Int4<kScales>, kRowTiles, kRingSteps, kWhole, kResults> {
   using W = Int4<kScales>;
   using Step = WeightStep<W, kRowTiles>;
   static constexpr int kFactorPieces = Step::kFactorPieces;
   static_assert(kRowTiles * kFactorPieces <= 32, "a lane copies one");
-  static_assert(!kGated || kRowTiles % 2 == 0, "tiles of gate and up rows take turns");
+  static_assert(!kInPairs<kResults> || kRowTiles % 2 == 0, "tiles of both of a pair take turns");
 
  public:
   static constexpr int kBlocksPerSm = kRowTiles == 1 ? 3 : 2;
@@ -150,7 +150,7 @@ class WarpWeights<Int4<kScales>, kRowTiles, kRingSteps, kWhole, kGated> {
     group_shift_ = args.group_shift;
     has_zeros_ = args.group_zeros != nullptr;
     const auto tile_of = [&](int tile) {
-      return static_cast<int64_t>(Int4Tile<kGated>(args, first_row, tile));
+      return static_cast<int64_t>(Int4Tile<kResults>(args, first_row, tile));
     };
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
