@@ -42,6 +42,10 @@ class ForwardingOps : public Ops {
   void NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out) override {
     inner_.NormLinear(x, weight, out);
   }
+  void LinearAdd(const Tensor& x, const LinearWeight& weight, NormedRows& sum) override {
+    inner_.LinearAdd(x, weight, sum);
+  }
+  void ClearSquares(const Tensor& squares) override { inner_.ClearSquares(squares); }
   void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                     const KvGroup& kv, int32_t layer) override {
     inner_.QkvRopeStore(qkv, rope, batch, kv, layer);
@@ -85,6 +89,11 @@ class ForwardingOps : public Ops {
                const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
                const Tensor& out) override {
     inner_.NormMlp(x, in_weight, activation, down_weight, inner, activated, out);
+  }
+  void NormMlpAdd(const NormedRows& x, const LinearWeight& in_weight, Activation activation,
+                  const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
+                  NormedRows& sum) override {
+    inner_.NormMlpAdd(x, in_weight, activation, down_weight, inner, activated, sum);
   }
   void Route(const Tensor& scores, const Tensor& correction, const RoutingRule& rule,
              const ExpertChoice& out) override {

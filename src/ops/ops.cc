@@ -7,6 +7,11 @@ void Ops::NormLinear(const NormedRows& x, const LinearWeight& weight, const Tens
   Linear(x.rows, weight, out);
 }
 
+void Ops::LinearAdd(const Tensor& x, const LinearWeight& weight, NormedRows& sum) {
+  Linear(x, weight, sum.delta);
+  sum.squares = {};
+}
+
 void Ops::NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
                            const BatchView& batch, const KvGroup& kv, int32_t layer) {
   const auto& [queries, keys] = norms;
@@ -42,6 +47,13 @@ void Ops::NormMlp(const NormedRows& x, const LinearWeight& in_weight, Activation
                   const Tensor& out) {
   AddNorm(x);
   Mlp(x.rows, in_weight, activation, down_weight, inner, activated, out);
+}
+
+void Ops::NormMlpAdd(const NormedRows& x, const LinearWeight& in_weight, Activation activation,
+                     const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
+                     NormedRows& sum) {
+  NormMlp(x, in_weight, activation, down_weight, inner, activated, sum.delta);
+  sum.squares = {};
 }
 
 }  // namespace tandem::ops

@@ -111,7 +111,7 @@ struct Norm {
   Kind kind = Kind::kRms;
   float epsilon = 0.0f;
   float weight_offset = 0.0f;  // 1 in Gemma
-  Tensor weight;               // [width] in the activation dtype
+  Tensor weight = {};          // [width] in the activation dtype
   Tensor bias = {};            // the same; empty: zeros
 };
 
@@ -135,13 +135,26 @@ struct TablePart {
 
 // The rows of a residual stream as the next product takes them: what AddNorm makes of it.
 struct NormedRows {
-  Tensor residual;  // [num_rows, hidden], changed as by AddNorm
+  Tensor residual = {};  // [num_rows, hidden], changed as by AddNorm
   Tensor delta = {};
-  Norm norm;
-  Tensor rows;  // [num_rows, hidden], scratch: the normed rows where a backend stores them
+  Norm norm = {};
+  Tensor rows = {};  // [num_rows, hidden], scratch: the normed rows where a backend stores them
   // The residual is multiplied by it before the delta is added; 1 but for ChatGLM.
   float residual_scale = 1.0f;
+  // For LinearAdd: zeros for the sums of the squares of kMaxAddedRows rows, in units of
+  // kSquaresUnit, int64. With squares and no delta, LinearAdd has added to the residual, these are
+  // the sums of its squares, and the rows are the residual times the norm's weight. Else unused.
+  Tensor squares = {};
+
+  // Whether LinearAdd has added to the residual.
+  bool HasSum() const { return delta.empty() && !squares.empty(); }
 };
+// Integers without a sign, so that parts of a sum may be added in any order. There is room for
+// values of 5,000 in 8,192 columns, or for one of 500,000; of 64 values of 0.01 at most 5e-6 of
+// their sum are lost.
+constexpr float kSquaresUnit = 0x1p-26f;
+// LinearAdd takes no more rows.
+constexpr int32_t kMaxAddedRows = 16;
 
 // The function between the products of an MLP. kGelu is exact, kGeluTanh its approximation by tanh.
 // kClampedSwiglu is of experts alone (gpt-oss): gate * sigmoid(1.702 * gate) * (up + 1), with gate
@@ -355,6 +368,14 @@ class Ops {
   // fuses it.
   virtual void NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out);
 
+  // Adds x W^T to the stream whose norm `sum` is: it becomes sum.delta, for the product that takes
+  // `sum` to add, and sum.squares becomes empty. A backend may add it to the residual itself if
+  // there are squares: then they and the rows become what they are to be, and the delta empty.
+  virtual void LinearAdd(const Tensor& x, const LinearWeight& weight, NormedRows& sum);
+
+  // Squares become zero, where LinearAdd adds to them. int64, any shape.
+  virtual void ClearSquares(const Tensor& /*squares*/) {}
+
   // Rotates the q and k parts of qkv ([num_rows, (num_heads + 2 num_kv_heads) * head_dim];
   // rotate-half pairing, within each half where there are second positions) at the rows' positions,
   // multiplies q by the table's factors and leaves it in place, and stores k and v into layer
@@ -409,6 +430,11 @@ class Ops {
   virtual void NormMlp(const NormedRows& x, const LinearWeight& in_weight, Activation activation,
                        const LinearWeight& down_weight, const Tensor& inner,
                        const Tensor& activated, const Tensor& out);
+
+  // The same with LinearAdd of the last product. Composed of NormMlp unless a backend fuses it.
+  virtual void NormMlpAdd(const NormedRows& x, const LinearWeight& in_weight, Activation activation,
+                          const LinearWeight& down_weight, const Tensor& inner,
+                          const Tensor& activated, NormedRows& sum);
 
   // Chooses the experts of each row by its scores, [num_rows, num_experts] fp32. correction:
   // [num_experts] fp32, or empty.

@@ -127,6 +127,12 @@ TEST_P(QkvRopeStoreTest, AProductIsTurnedAndStoredAsApart) {
         const LinearWeight weight =
             backend().PackLinear({{{stored.tensor, bias.tensor}}}, format).value();
         const OwnedTensor norm_weight = Random({sizes.hidden}, dtype(), 3);
+        const OwnedTensor plain = Random({sizes.hidden, sizes.hidden}, dtype(), 9, 0.1f);
+        const LinearWeight square = backend().PackLinear({{{plain.tensor}}}, {dtype()}).value();
+        const OwnedTensor input = Random({kMaxAddedRows, sizes.hidden}, dtype(), 10);
+        const OwnedTensor squares = Poisoned({kMaxAddedRows}, DType::kI64);
+        const bool turns_with_product =
+            sizes.shape.head_dim % (format.scheme.element == Scheme::Element::kInt4 ? 32 : 16) == 0;
         for (const std::vector<Range>& ranges : batches) {
           SCOPED_TRACE(::testing::Message()
                        << sizes.shape.num_heads << " heads of " << sizes.shape.head_dim
@@ -174,6 +180,26 @@ TEST_P(QkvRopeStoreTest, AProductIsTurnedAndStoredAsApart) {
           });
           ASSERT_TRUE(normed_at_once == normed_apart);
           EXPECT_FALSE(apart == normed_apart);
+          // Of rows to which a product has been added, whose norm is left to the next.
+          if (rows > kMaxAddedRows) continue;
+          const auto after_sum = [&](const auto& store) {
+            return bytes_of([&](const NormedRows& x, const Tensor& qkv) {
+              NormedRows sum = x;
+              sum.squares = squares.tensor;
+              ops().ClearSquares(sum.squares);
+              ops().LinearAdd(input.tensor.Rows(rows), square, sum);
+              store(sum, qkv);
+            });
+          };
+          const auto summed_apart = after_sum([&](const NormedRows& x, const Tensor& qkv) {
+            ops().NormLinear(x, weight, qkv);
+            ops().QkvRopeStore(qkv, rope, view, kv_, kLayer);
+          });
+          const auto summed_at_once = after_sum([&](const NormedRows& x, const Tensor& qkv) {
+            ops().NormLinearRopeStore(x, weight, qkv, rope, view, kv_, kLayer);
+          });
+          // Heads that the product does not turn are normed before it, which rounds otherwise.
+          EXPECT_TRUE(!turns_with_product || summed_at_once == summed_apart);
         }
       }
     }

@@ -478,6 +478,126 @@ TEST_P(RowOpsTest, ProductsOfNormedRowsHaveTheBitsOfTheirParts) {
   }
 }
 
+// LinearAdd, and the products of what it leaves, beside single ops. A GPU adds up to 16 rows.
+TEST_P(RowOpsTest, AProductIsAddedToTheStreamAndItsNormTakenByTheNext) {
+  const bool must_add =
+      GetParam().name.starts_with("cuda") && !GetParam().batch_invariant && dtype() == DType::kBF16;
+  std::vector<WeightFormat> formats = WeightFormats();
+  formats.push_back(
+      {dtype(), {.element = QuantScheme::Element::kInt4, .block_rows = 1, .block_columns = 64}});
+  constexpr int64_t kCols = 192, kNeurons = 128;
+  for (const WeightFormat& format : formats) {
+    for (const int64_t hidden : {64, 2048, 4224, 17024}) {
+      const OwnedTensor norm_weight = Random({hidden}, dtype(), 20);
+      const Norm norm = {.epsilon = 1e-5f, .weight = norm_weight.tensor};
+      const auto pack = [&](int64_t rows, int64_t cols, uint32_t seed) {
+        const OwnedTensor w = Random({rows, cols}, dtype(), seed, 0.1f);
+        return backend().PackLinear({{{w.tensor}}}, format).value();
+      };
+      const LinearWeight weight = pack(hidden, kCols, 21), head = pack(64, hidden, 22);
+      const LinearWeight gate_up = pack(2 * kNeurons, hidden, 23);
+      const LinearWeight down = pack(hidden, kNeurons, 24);
+      // Of sums of `hidden` products with elements of about 1 and 0.1.
+      const double size = 0.1 * std::sqrt(static_cast<double>(hidden));
+      std::vector<std::byte> first_row;  // of the stream and its squares, for any number of rows
+      // A stream of 0.01 is small beside epsilon, the unit of squares and the range of fp16.
+      for (const auto& [rows, stream_size] :
+           {std::pair(1, 30.0f), {5, 30.0f}, {16, 30.0f}, {1, 0.01f}, {16, 0.01f}}) {
+        SCOPED_TRACE(::testing::Message() << DescribeFormat(format) << ", " << rows << " x "
+                                          << hidden << ", stream of " << stream_size);
+        const OwnedTensor x = Random({rows, kCols}, dtype(), 25, stream_size / 30.0f);
+        const OwnedTensor apart = Random({rows, hidden}, dtype(), 26, stream_size);
+        const OwnedTensor stream = Random({rows, hidden}, dtype(), 26, stream_size);
+        const OwnedTensor delta = Poisoned({rows, hidden}, dtype());
+        const OwnedTensor normed = Poisoned({rows, hidden}, dtype());
+        const OwnedTensor scratch = Poisoned({rows, hidden}, dtype());
+        const OwnedTensor squares = Poisoned({kMaxAddedRows}, DType::kI64);
+        const OwnedTensor pending = Poisoned({rows, hidden}, dtype());
+        NormedRows sum = {.residual = stream.tensor,
+                          .delta = pending.tensor,
+                          .norm = norm,
+                          .rows = scratch.tensor,
+                          .squares = squares.tensor};
+        ops().ClearSquares(squares.tensor);
+        ops().LinearAdd(x.tensor, weight, sum);
+        ASSERT_EQ(sum.HasSum(), must_add);
+        ops().Linear(x.tensor, weight, delta.tensor);
+        if (!must_add) {
+          EXPECT_TRUE(sum.squares.empty());
+          EXPECT_EQ(Bytes(stream.tensor), Bytes(apart.tensor));
+          EXPECT_EQ(Bytes(sum.delta), Bytes(delta.tensor));
+          continue;
+        }
+        ops().AddNorm({apart.tensor, delta.tensor, norm, normed.tensor});
+        EXPECT_EQ(Bytes(stream.tensor), Bytes(apart.tensor));
+        const std::vector<double> values = Doubles(stream.tensor);
+        const std::vector<std::byte> units = Bytes(squares.tensor);
+        for (int64_t row = 0; row < rows; ++row) {
+          double expected_sum = 0.0;
+          for (int64_t i = row * hidden; i < (row + 1) * hidden; ++i) {
+            expected_sum += values[static_cast<size_t>(i)] * values[static_cast<size_t>(i)];
+          }
+          int64_t sum_units;
+          std::memcpy(&sum_units, units.data() + row * sizeof(int64_t), sizeof(int64_t));
+          ASSERT_NEAR(static_cast<double>(sum_units) * kSquaresUnit / expected_sum, 1.0, 1e-5);
+        }
+        std::vector<std::byte> of_first = Bytes(stream.tensor.RowRange(0, 1));
+        of_first.insert(of_first.end(), units.begin(), units.begin() + sizeof(int64_t));
+        if (rows == 1) first_row = of_first;
+        EXPECT_EQ(of_first, first_row);
+
+        const OwnedTensor expected = Poisoned({rows, 64}, dtype());
+        const OwnedTensor product = Poisoned({rows, 64}, dtype());
+        ops().Linear(normed.tensor, head, expected.tensor);
+        ops().NormLinear(sum, head, product.tensor);
+        ExpectNear(Doubles(product.tensor), Doubles(expected.tensor), 4 * Rounding(dtype()), size);
+
+        const OwnedTensor inner = Poisoned({rows, 2 * kNeurons}, dtype());
+        const OwnedTensor activated = Poisoned({rows, kNeurons}, dtype());
+        const OwnedTensor mlp = Poisoned({rows, hidden}, dtype());
+        ops().Mlp(normed.tensor, gate_up, Activation::kSilu, down, inner.tensor, activated.tensor,
+                  delta.tensor);
+        ops().NormMlp(sum, gate_up, Activation::kSilu, down, inner.tensor, activated.tensor,
+                      mlp.tensor);
+        ExpectNear(Doubles(mlp.tensor), Doubles(delta.tensor), 16 * Rounding(dtype()),
+                   0.1 * size * size * std::sqrt(double{kNeurons}));
+
+        NormedRows after = sum;
+        const OwnedTensor squares_after = Poisoned({kMaxAddedRows}, DType::kI64);
+        after.delta = pending.tensor;
+        after.squares = squares_after.tensor;
+        ops().ClearSquares(after.squares);
+        ops().NormMlpAdd(sum, gate_up, Activation::kSilu, down, inner.tensor, activated.tensor,
+                         after);
+        ASSERT_TRUE(after.HasSum());
+        ops().AddNorm({apart.tensor, mlp.tensor, norm, normed.tensor});
+        EXPECT_EQ(Bytes(stream.tensor), Bytes(apart.tensor));
+        ops().Linear(normed.tensor, head, expected.tensor);
+        ops().NormLinear(after, head, product.tensor);
+        ExpectNear(Doubles(product.tensor), Doubles(expected.tensor), 4 * Rounding(dtype()), size);
+        ops().AddNorm(after);
+        EXPECT_EQ(Bytes(scratch.tensor), Bytes(normed.tensor));
+
+        // The same of an MLP whose input's norm is to be taken first, with a delta.
+        NormedRows from_delta = after;
+        from_delta.delta = delta.tensor;
+        from_delta.squares = {};
+        NormedRows last = sum;
+        last.delta = pending.tensor;
+        ops().ClearSquares(last.squares);
+        ops().NormMlpAdd(from_delta, gate_up, Activation::kSilu, down, inner.tensor,
+                         activated.tensor, last);
+        ASSERT_TRUE(last.HasSum());
+        ops().AddNorm({apart.tensor, delta.tensor, norm, normed.tensor});
+        ops().Mlp(normed.tensor, gate_up, Activation::kSilu, down, inner.tensor, activated.tensor,
+                  mlp.tensor);
+        ops().AddNorm({apart.tensor, mlp.tensor, norm, normed.tensor});
+        EXPECT_EQ(Bytes(stream.tensor), Bytes(apart.tensor));
+      }
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Backends, RowOpsTest, ::testing::ValuesIn(AllBackendCases()), CaseName);
 
 }  // namespace

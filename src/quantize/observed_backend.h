@@ -34,6 +34,9 @@ class ObservedOps final : public ops::ForwardingOps {
                   const Tensor& out) override {
     Ops::NormLinear(x, weight, out);
   }
+  void LinearAdd(const Tensor& x, const ops::LinearWeight& weight, ops::NormedRows& sum) override {
+    Ops::LinearAdd(x, weight, sum);
+  }
   void LinearRopeStore(const Tensor& x, const ops::LinearWeight& weight, const Tensor& qkv,
                        const ops::RopeTable& rope, const ops::BatchView& batch,
                        const ops::KvGroup& kv, int32_t layer) override {
@@ -54,6 +57,11 @@ class ObservedOps final : public ops::ForwardingOps {
                ops::Activation activation, const ops::LinearWeight& down_weight,
                const Tensor& inner, const Tensor& activated, const Tensor& out) override {
     Ops::NormMlp(x, in_weight, activation, down_weight, inner, activated, out);
+  }
+  void NormMlpAdd(const ops::NormedRows& x, const ops::LinearWeight& in_weight,
+                  ops::Activation activation, const ops::LinearWeight& down_weight,
+                  const Tensor& inner, const Tensor& activated, ops::NormedRows& sum) override {
+    Ops::NormMlpAdd(x, in_weight, activation, down_weight, inner, activated, sum);
   }
   // NOLINTEND(bugprone-parent-virtual-call)
   void Experts(const Tensor& x, const ops::ExpertChoice& choice, const ops::ExpertWeights& weights,

@@ -128,8 +128,8 @@ Status AttentionBlock::Allocate(ops::Backend& backend, int64_t max_rows) {
 
 void AttentionBlock::Run(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
                          const AttentionContext& context, const BlockInput& x,
-                         const Tensor& out) const {
-  if (spec.has_latents()) return RunLatent(ops, spec, weights, context, x, out);
+                         ops::NormedRows& next) const {
+  if (spec.has_latents()) return RunLatent(ops, spec, weights, context, x, next);
   const auto& [batch, kv, layer, rope, norm, ranks] = context;
   const Tensor qkv = qkv_.View(batch.num_rows, spec.qkv_rows());
   const Tensor attention = attention_.View(batch.num_rows, spec.attended_columns());
@@ -157,12 +157,12 @@ void AttentionBlock::Run(ops::Ops& ops, const AttentionSpec& spec, const Attenti
     }
   }
   ops.PagedAttention(qkv, batch, kv, layer, RuleOf(spec, weights), attention);
-  ops.Linear(attention, weights.out, out);
+  ops.LinearAdd(attention, weights.out, next);
 }
 
 void AttentionBlock::RunLatent(ops::Ops& ops, const AttentionSpec& spec,
                                const AttentionWeights& weights, const AttentionContext& context,
-                               const BlockInput& x, const Tensor& out) const {
+                               const BlockInput& x, ops::NormedRows& next) const {
   const ops::BatchView& batch = context.batch;
   const LatentSpec& latent = spec.latent;
   const NormSpec norm = {.epsilon = latent.norm_epsilon};
@@ -191,7 +191,7 @@ void AttentionBlock::RunLatent(ops::Ops& ops, const AttentionSpec& spec,
   const Tensor values = qkv_.View(batch.num_rows, spec.out_columns());
   ops.HeadLinear({attention, 0, latent.rank, latent.rank}, weights.latent.values,
                  {values, 0, latent.value_dim, latent.value_dim});
-  ops.Linear(values, weights.out, out);
+  ops.LinearAdd(values, weights.out, next);
 }
 
 }  // namespace tandem

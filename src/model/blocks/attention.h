@@ -54,13 +54,14 @@ class AttentionBlock {
 
   int64_t RowBytes() const;
   Status Allocate(ops::Backend& backend, int64_t max_rows);
-  // out = what attention adds to the residual, [rows, hidden]; it may be x.delta.
+  // next: the norm of the stream to which what attention adds goes, as Ops::LinearAdd; its delta
+  // may be the input's.
   void Run(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
-           const AttentionContext& context, const BlockInput& x, const Tensor& out) const;
+           const AttentionContext& context, const BlockInput& x, ops::NormedRows& next) const;
 
  private:
   void RunLatent(ops::Ops& ops, const AttentionSpec& spec, const AttentionWeights& weights,
-                 const AttentionContext& context, const BlockInput& x, const Tensor& out) const;
+                 const AttentionContext& context, const BlockInput& x, ops::NormedRows& next) const;
 
   // As wide as the widest layer needs.
   RowBuffer qkv_;        // [rows, qkv_rows]; later what value weights make of latents

@@ -26,15 +26,16 @@ Status MlpBlock::Allocate(ops::Backend& backend, int64_t max_rows) {
 }
 
 void MlpBlock::Run(ops::Ops& ops, const MlpSpec& spec, const MlpWeights& weights,
-                   const BlockInput& x, const Tensor& out) const {
-  const int64_t rows = out.dim(0);
+                   const BlockInput& x, ops::NormedRows& next) const {
+  const int64_t rows = next.delta.dim(0);
   const Tensor inner = gate_up_.View(rows, (spec.gated ? 2 : 1) * spec.intermediate_size);
   const Tensor activated = activated_.View(rows, spec.intermediate_size);
   if (const auto* normed = std::get_if<ops::NormedRows>(&x)) {
-    ops.NormMlp(*normed, weights.gate_up, spec.activation, weights.down, inner, activated, out);
+    ops.NormMlpAdd(*normed, weights.gate_up, spec.activation, weights.down, inner, activated, next);
   } else {
     ops.Mlp(std::get<Tensor>(x), weights.gate_up, spec.activation, weights.down, inner, activated,
-            out);
+            next.delta);
+    next.squares = {};
   }
 }
 

@@ -24,9 +24,10 @@ class MlpBlock {
 
   int64_t RowBytes() const { return gate_up_.RowBytes() + activated_.RowBytes(); }
   Status Allocate(ops::Backend& backend, int64_t max_rows);
-  // out = what the MLP adds to the residual, [rows, hidden]; it may be x.delta.
+  // next: the norm of the stream to which what the MLP adds goes, as Ops::LinearAdd; its delta may
+  // be the input's.
   void Run(ops::Ops& ops, const MlpSpec& spec, const MlpWeights& weights, const BlockInput& x,
-           const Tensor& out) const;
+           ops::NormedRows& next) const;
 
  private:
   // As wide as the widest layer needs.

@@ -73,8 +73,10 @@ Status MoeBlock::Allocate(ops::Backend& backend, int64_t max_rows) {
 
 void MoeBlock::Run(ops::Ops& ops, const LayerSpec& layer, const MoeWeights& weights,
                    const MlpBlock& mlp, const MlpWeights& mlp_weights, const Tensor& x,
-                   const Tensor& out) const {
+                   ops::NormedRows& next) const {
   const MoeSpec& spec = layer.moe;
+  const Tensor& out = next.delta;
+  next.squares = {};
   const int64_t rows = x.dim(0);
   const int64_t chosen = spec.routing.experts_per_token;
   const int64_t neurons = spec.expert.intermediate_size;
@@ -92,7 +94,8 @@ void MoeBlock::Run(ops::Ops& ops, const LayerSpec& layer, const MoeWeights& weig
   ops.Experts(x, choice, weights.experts, scratch, out);
   if (layer.mlp.intermediate_size == 0) return;
   const Tensor shared = shared_.View(rows);
-  mlp.Run(ops, layer.mlp, mlp_weights, x, shared);
+  ops::NormedRows beside = {.delta = shared};
+  mlp.Run(ops, layer.mlp, mlp_weights, x, beside);
   const Tensor gate = spec.shared_gate ? shared_gate_.View(rows) : Tensor{};
   if (spec.shared_gate) ops.Linear(x, weights.shared_gate, gate);
   ops.AddGated(out, gate, shared);

@@ -26,10 +26,10 @@ class MoeBlock {
 
   int64_t RowBytes() const;
   Status Allocate(ops::Backend& backend, int64_t max_rows);
-  // out = what the experts, and the MLP beside them if the layer has one, add to the residual,
-  // [rows, hidden]. x: [rows, hidden], other memory than out.
+  // next.delta = what the experts, and the MLP beside them if the layer has one, add to the
+  // residual, [rows, hidden]; next.squares becomes empty. x: [rows, hidden], other memory.
   void Run(ops::Ops& ops, const LayerSpec& spec, const MoeWeights& weights, const MlpBlock& mlp,
-           const MlpWeights& mlp_weights, const Tensor& x, const Tensor& out) const;
+           const MlpWeights& mlp_weights, const Tensor& x, ops::NormedRows& next) const;
 
  private:
   // As wide as the widest layer needs; a row has a slot for each expert that it chooses.

@@ -1,6 +1,6 @@
-// RowBuffer: scratch memory for one activation, with one row per row of a batch. Sized for the
-// largest batch; views of it allocate nothing. Owned by a block or the decoder, used by the
-// decoder's thread.
+// RowBuffer: scratch memory for one activation, with one row per row of a batch, or for something
+// else that has rows. Sized for the largest batch; views of it allocate nothing. Owned by a block
+// or the decoder, used by the decoder's thread.
 #pragma once
 
 #include <algorithm>

@@ -57,12 +57,23 @@ bool HasParallelLayers(const ModelSpec& spec) {
   });
 }
 
+bool HasPreNormLayers(const ModelSpec& spec) {
+  return std::ranges::any_of(
+      spec.layers, [](const LayerSpec& layer) { return layer.residual == Residual::kPreNorm; });
+}
+
+// A layer's norms before its attention and before its MLP, among those of a pass.
+int64_t NormOfAttention(int64_t layer) { return 2 * layer; }
+int64_t NormOfMlp(int64_t layer) { return 2 * layer + 1; }
+
 }  // namespace
 
 Decoder::Workspace::Workspace(const ModelSpec& spec)
     : residual(StreamColumns(spec), spec.dtype),
       normed(StreamColumns(spec), spec.dtype),
       delta(StreamColumns(spec), spec.dtype),
+      num_norms(HasPreNormLayers(spec) ? NormOfAttention(spec.num_layers()) : 0),
+      squares(ops::kMaxAddedRows, DType::kI64),
       second_delta(HasParallelLayers(spec) ? spec.hidden_size : 0, spec.dtype),
       slice(spec.place.stages > 1 && spec.place.has_layers() ? 3 : 0, DType::kI32),
       attention(spec),
@@ -88,6 +99,7 @@ Status Decoder::Workspace::Allocate(ops::Backend& backend, int32_t max_rows,
   for (RowBuffer* buffer : {&residual, &normed, &delta, &second_delta, &slice}) {
     TANDEM_RETURN_IF_ERROR(buffer->Allocate(backend, max_rows));
   }
+  TANDEM_RETURN_IF_ERROR(squares.Allocate(backend, num_norms));
   TANDEM_RETURN_IF_ERROR(attention.Allocate(backend, max_rows));
   TANDEM_RETURN_IF_ERROR(mlp.Allocate(backend, max_rows));
   TANDEM_RETURN_IF_ERROR(moe.Allocate(backend, max_rows));
@@ -108,7 +120,8 @@ Decoder::Decoder(std::shared_ptr<const Weights> weights, ops::Backend& backend,
 
 int64_t Decoder::WorkspaceBytes(const ModelSpec& spec, int32_t max_rows, int32_t max_logits_rows) {
   const Workspace workspace(spec);
-  return max_rows * workspace.RowBytes() + max_logits_rows * workspace.LogitsRowBytes();
+  return max_rows * workspace.RowBytes() + workspace.num_norms * workspace.squares.RowBytes() +
+         max_logits_rows * workspace.LogitsRowBytes();
 }
 
 Result<std::unique_ptr<Decoder>> Decoder::Create(std::shared_ptr<const Weights> weights,
@@ -197,41 +210,69 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
   ops::BatchView view = batch;
   if (kv.windowed) view.block_table = batch.window_table;
   const AttentionContext context = {view, kv, place.index, weights_->rope(layer), norm, stage_};
-  const auto attend = [&](const BlockInput& x, const Tensor& out) {
-    workspace_.attention.Run(ops, layer_spec.attention, weights.attention, context, x, out);
+  const auto attend = [&](const BlockInput& x, ops::NormedRows& next) {
+    workspace_.attention.Run(ops, layer_spec.attention, weights.attention, context, x, next);
   };
-  const auto run_mlp = [&](const BlockInput& x, const Tensor& out) {
+  const auto run_mlp = [&](const BlockInput& x, ops::NormedRows& next) {
     if (layer_spec.moe.num_experts == 0) {
-      return workspace_.mlp.Run(ops, layer_spec.mlp, weights.mlp, x, out);
+      workspace_.mlp.Run(ops, layer_spec.mlp, weights.mlp, x, next);
+    } else {
+      workspace_.moe.Run(ops, layer_spec, weights.moe, workspace_.mlp, weights.mlp, RowsOf(ops, x),
+                         next);
     }
-    workspace_.moe.Run(ops, layer_spec, weights.moe, workspace_.mlp, weights.mlp, RowsOf(ops, x),
-                       out);
+  };
+  // With what they add in `out` alone.
+  const auto attend_to = [&](const Tensor& out, const BlockInput& x) {
+    ops::NormedRows next = {.delta = out};
+    attend(x, next);
+  };
+  const auto run_mlp_to = [&](const Tensor& out, const BlockInput& x) {
+    ops::NormedRows next = {.delta = out};
+    run_mlp(x, next);
   };
   const ops::NormedRows attention_in = Normed(norm, weights.input_norm, residual, pending, normed);
   const auto mlp_in = [&] { return Normed(norm, weights.post_norm, residual, delta, normed); };
 
   if (layer_spec.residual != Residual::kPreNorm) SettleSum(batch);
   switch (layer_spec.residual) {
-    case Residual::kPreNorm:
-      attend(owes_sum_ ? SumAndNorm(attention_in) : attention_in, delta);
-      run_mlp(SumAndNorm(mlp_in()), delta);
+    case Residual::kPreNorm: {
+      const auto next_norm = [&](const NormWeights& next, int64_t index) {
+        ops::NormedRows x = Normed(norm, next, residual, delta, normed);
+        if (MayAdd(batch)) x.squares = workspace_.squares.ViewFrom(index, 1);
+        return x;
+      };
+      ops::NormedRows x = attention_in;
+      if (has_added_) {
+        x = next_norm(weights.input_norm, NormOfAttention(layer));
+        x.delta = {};
+      }
+      ops::NormedRows for_mlp = next_norm(weights.post_norm, NormOfMlp(layer));
+      attend(owes_sum_ ? SumAndNorm(x) : x, for_mlp);
+      ops::NormedRows for_next = {.delta = delta};
+      const size_t next = static_cast<size_t>(layer) + 1;
+      if (next < spec().layers.size() && spec().layers[next].residual == Residual::kPreNorm) {
+        for_next = next_norm(weights_->layers[next].input_norm, NormOfAttention(layer + 1));
+      }
+      run_mlp(SumAndNorm(for_mlp), for_next);
+      has_added_ = for_next.HasSum();
       owes_sum_ = stage_ != nullptr;
       return;
+    }
     case Residual::kSandwich:
-      attend(attention_in, delta);
+      attend_to(delta, attention_in);
       SumOverRanks(delta);
       NormInPlace(ops, norm, weights.attention_out_norm, delta);
-      run_mlp(mlp_in(), delta);
+      run_mlp_to(delta, mlp_in());
       SumOverRanks(delta);
       NormInPlace(ops, norm, weights.mlp_out_norm, delta);
       return;
     case Residual::kPostNorm:
       if (!is_first) ops.Add(residual, delta);
-      attend(residual, delta);
+      attend_to(delta, residual);
       SumOverRanks(delta);
       NormInPlace(ops, norm, weights.input_norm, delta);
       ops.Add(residual, delta);
-      run_mlp(residual, delta);
+      run_mlp_to(delta, residual);
       SumOverRanks(delta);
       NormInPlace(ops, norm, weights.post_norm, delta);
       return;
@@ -241,11 +282,11 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
       const Tensor second = workspace_.second_delta.View(batch.num_rows);
       ops.AddNorm(attention_in);
       if (layer_spec.residual == Residual::kParallel) {
-        attend(normed, delta);
-        run_mlp(normed, second);
+        attend_to(delta, normed);
+        run_mlp_to(second, normed);
       } else {
-        attend(normed, delta);
-        run_mlp(Normed(norm, weights.post_norm, residual, {}, normed), second);
+        attend_to(delta, normed);
+        run_mlp_to(second, Normed(norm, weights.post_norm, residual, {}, normed));
       }
       ops.Add(delta, second);
       SumOverRanks(delta);
@@ -258,10 +299,10 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
       first.residual_scale = is_first ? 1.0f : alpha;
       last.residual_scale = alpha;
       ops.AddNorm(first);
-      attend(residual, delta);
+      attend_to(delta, residual);
       SumOverRanks(delta);
       ops.AddNorm(last);
-      run_mlp(residual, delta);
+      run_mlp_to(delta, residual);
       SumOverRanks(delta);
       return;
     }
@@ -282,6 +323,7 @@ void Decoder::CompleteStream(const ops::BatchView& batch) {
 
 void Decoder::RunPass(const ops::BatchView& batch, const ops::KvPool& pool) {
   backend_.ops().BeginPass(batch);
+  if (MayAdd(batch)) backend_.ops().ClearSquares(workspace_.squares.View(workspace_.num_norms));
   for (int32_t layer = 0; layer < spec().num_layers(); ++layer) {
     RunLayer(layer, batch, pool);
     if (heartbeat_ != nullptr) heartbeat_->Beat();

@@ -60,6 +60,8 @@ class Decoder {
     RowBuffer residual;      // [rows, hidden]
     RowBuffer normed;        // [rows, hidden]
     RowBuffer delta;         // [rows, hidden] what a block adds to the residual
+    int64_t num_norms;       // for which LinearAdd may leave NormedRows::squares
+    RowBuffer squares;       // [num_norms, kMaxAddedRows] int64
     RowBuffer second_delta;  // the same of an MLP beside attention; of no columns without
     // The arrays of the slice that runs, query_start and then context_len: room for three numbers a
     // row, so for both of as many sequences as rows. Of no columns where there is one stage.
@@ -102,6 +104,10 @@ class Decoder {
   void RunLayer(int32_t layer, const ops::BatchView& batch, const ops::KvPool& pool);
   // All layers; the last one's delta is yet to be added.
   void RunPass(const ops::BatchView& batch, const ops::KvPool& pool);
+  // Whether the batch has squares for LinearAdd.
+  bool MayAdd(const ops::BatchView& batch) const {
+    return workspace_.num_norms > 0 && stage_ == nullptr && batch.num_rows <= ops::kMaxAddedRows;
+  }
   // Adds to the stream what the last layer has left for the next one to add.
   void CompleteStream(const ops::BatchView& batch);
   Tensor RunHead(const ops::BatchView& batch);
@@ -116,6 +122,9 @@ class Decoder {
   int32_t max_rows_ = 0;
   int32_t max_logits_rows_ = 0;
   int32_t first_row_ = 0;  // of the slice that runs; 0 where none does
+  // Within a pass: the last layer's MLP is in the stream, and its norm is yet to be taken
+  // (NormedRows::HasSum).
+  bool has_added_ = false;
   bool owes_sum_ = false;  // within a pass: `delta` still lacks its sum over the ranks
 };
 

@@ -28,6 +28,10 @@ struct StoredTypes {
   bool fp8_linears = false;  // the layers' weights, one scale per row, as Backend::PackLinear does
   std::optional<DType> cache =
       {};  // keys and values: fp8 or int8, by the model's scales if it has any
+  // Ops::LinearAdd, where the width of the product before a norm is a multiple of this many
+  // columns: rows are multiplied by the norm's weight and rounded, then divided by their root mean
+  // square. 0: nowhere.
+  int64_t late_norms_multiple = 0;
 };
 
 class ReferenceDecoder {
@@ -115,19 +119,38 @@ class ReferenceDecoder {
     }
   }
 
-  Matrix Norm(const Matrix& x, WeightRole role, int64_t layer) {
-    return Norm(x, role, layer, spec_.norm.epsilon);
+  bool IsLate(WeightRole role, int64_t layer) const {
+    if (types_.late_norms_multiple == 0) return false;
+    int64_t width = 0;  // of the product before
+    if (role == WeightRole::kPostNorm) width = spec_.layer(layer).attention.out_columns();
+    if (role == WeightRole::kInputNorm && layer > 0) {
+      width = spec_.layer(layer - 1).mlp.intermediate_size;
+    }
+    return width > 0 && width % types_.late_norms_multiple == 0;
   }
-  Matrix Norm(const Matrix& x, WeightRole role, int64_t layer, double epsilon) {
+  Matrix Norm(const Matrix& x, WeightRole role, int64_t layer) {
+    return Norm(x, role, layer, spec_.norm.epsilon, IsLate(role, layer));
+  }
+  Matrix Norm(const Matrix& x, WeightRole role, int64_t layer, double epsilon, bool late = false) {
     const Matrix weight = Weight(role, layer);
     Matrix out = x;
-    for (auto& row : out) {
+    std::vector<double> scales;
+    for (const auto& row : x) {
       double squares = 0;
       for (const double value : row) squares += value * value;
-      const double scale = 1.0 / std::sqrt(squares / static_cast<double>(row.size()) + epsilon);
-      for (size_t j = 0; j < row.size(); ++j) row[j] *= scale * weight[0][j];
+      scales.push_back(1.0 / std::sqrt(squares / static_cast<double>(row.size()) + epsilon));
+    }
+    const auto divide = [&] {
+      for (size_t i = 0; i < out.size(); ++i) {
+        for (double& value : out[i]) value *= scales[i];
+      }
+    };
+    if (!late) divide();
+    for (auto& row : out) {
+      for (size_t j = 0; j < row.size(); ++j) row[j] *= weight[0][j];
     }
     Store(out);
+    if (late) divide();
     return out;
   }
 

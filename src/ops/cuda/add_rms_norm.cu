@@ -108,8 +108,7 @@ bool IsPlainNorm(const NormedRows& x) {
 }
 
 void CudaOps::AddNorm(const NormedRows& x) {
-  const auto& [residual, delta, norm, out, residual_scale] = x;
-  const Tensor& weight = norm.weight;
+  const Tensor &residual = x.residual, &weight = x.norm.weight, &out = x.rows;
   TANDEM_CHECK(residual.dtype == out.dtype && weight.dtype == out.dtype, "the types differ");
   if (residual.dim(0) == 0) return;
   if (!IsPlainNorm(x)) return AddNormRows(context_, x);
@@ -118,9 +117,9 @@ void CudaOps::AddNorm(const NormedRows& x) {
     const PlainResult<T> result = {static_cast<T*>(out.data)};
     // An odd width leaves rows misaligned.
     if (residual.dim(1) % 8 == 0) {
-      LaunchNorm<T, 8>(context_, residual, delta, weight, norm.epsilon, result);
+      LaunchNorm<T, 8>(context_, residual, x.delta, weight, x.norm.epsilon, result);
     } else {
-      LaunchNorm<T, 1>(context_, residual, delta, weight, norm.epsilon, result);
+      LaunchNorm<T, 1>(context_, residual, x.delta, weight, x.norm.epsilon, result);
     }
   });
 }

@@ -12,8 +12,13 @@ void CudaOps::Linear(const Tensor& x, const LinearWeight& weight, const Tensor& 
 }
 
 void CudaOps::NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out) {
+  if (x.HasSum()) return linear_.RunScaled(x, weight, out);
   NormedRows left = x;
   if (!linear_.RunNormLinear(left, weight, out)) Ops::NormLinear(left, weight, out);
+}
+
+void CudaOps::LinearAdd(const Tensor& x, const LinearWeight& weight, NormedRows& sum) {
+  if (!linear_.RunAdded(x, weight, sum)) Ops::LinearAdd(x, weight, sum);
 }
 
 void CudaOps::PagedAttention(const Tensor& qkv, const BatchView& batch, const KvGroup& kv,

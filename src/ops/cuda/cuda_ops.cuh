@@ -35,6 +35,8 @@ class CudaOps final : public Ops {
                        int ranks) override;
   void Linear(const Tensor& x, const LinearWeight& weight, const Tensor& out) override;
   void NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out) override;
+  void LinearAdd(const Tensor& x, const LinearWeight& weight, NormedRows& sum) override;
+  void ClearSquares(const Tensor& squares) override;
   void QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                     const KvGroup& kv, int32_t layer) override;
   void NormQkvRopeStore(const Tensor& qkv, const HeadNorms& norms, const RopeTable& rope,
@@ -62,6 +64,9 @@ class CudaOps final : public Ops {
   void NormMlp(const NormedRows& x, const LinearWeight& in_weight, Activation activation,
                const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
                const Tensor& out) override;
+  void NormMlpAdd(const NormedRows& x, const LinearWeight& in_weight, Activation activation,
+                  const LinearWeight& down_weight, const Tensor& inner, const Tensor& activated,
+                  NormedRows& sum) override;
   void Route(const Tensor& scores, const Tensor& correction, const RoutingRule& rule,
              const ExpertChoice& out) override;
   void Experts(const Tensor& x, const ExpertChoice& choice, const ExpertWeights& weights,

@@ -5,8 +5,8 @@
 namespace tandem::ops::cuda {
 namespace {
 
-bool IsSwiGlu(Activation activation, const Tensor& inner, const Tensor& activated) {
-  return activation == Activation::kSilu && inner.dim(1) == 2 * activated.dim(1);
+bool IsSwiGlu(Activation activation, const LinearWeight& in_weight, const Tensor& activated) {
+  return activation == Activation::kSilu && in_weight.rows == 2 * activated.dim(1);
 }
 
 }  // namespace
@@ -21,7 +21,7 @@ void CudaOps::SwiGluLinear(const Tensor& gate_up, const LinearWeight& weight,
 void CudaOps::Mlp(const Tensor& x, const LinearWeight& gate_up_weight, Activation activation,
                   const LinearWeight& down_weight, const Tensor& gate_up, const Tensor& activated,
                   const Tensor& out) {
-  if (!IsSwiGlu(activation, gate_up, activated)) {
+  if (!IsSwiGlu(activation, gate_up_weight, activated)) {
     Ops::Mlp(x, gate_up_weight, activation, down_weight, gate_up, activated, out);
   } else if (linear_.RunGated(x, gate_up_weight, activated)) {
     Linear(activated, down_weight, out);
@@ -34,14 +34,31 @@ void CudaOps::Mlp(const Tensor& x, const LinearWeight& gate_up_weight, Activatio
 void CudaOps::NormMlp(const NormedRows& x, const LinearWeight& gate_up_weight,
                       Activation activation, const LinearWeight& down_weight, const Tensor& gate_up,
                       const Tensor& activated, const Tensor& out) {
+  const bool gated = IsSwiGlu(activation, gate_up_weight, activated);
+  if (gated && x.HasSum() && linear_.RunGated(FewRows(x), gate_up_weight, activated)) {
+    return Linear(activated, down_weight, out);
+  }
   NormedRows left = x;
-  const bool gated = IsSwiGlu(activation, gate_up, activated);
   if (gated && linear_.RunIntegerMlp(left, gate_up_weight, down_weight, gate_up, out)) return;
   if (gated && linear_.RunNormLinear(left, gate_up_weight, gate_up)) {
     SwiGluLinear(gate_up, down_weight, activated, out);
   } else {
     Ops::NormMlp(left, gate_up_weight, activation, down_weight, gate_up, activated, out);
   }
+}
+
+void CudaOps::NormMlpAdd(const NormedRows& x, const LinearWeight& gate_up_weight,
+                         Activation activation, const LinearWeight& down_weight,
+                         const Tensor& gate_up, const Tensor& activated, NormedRows& sum) {
+  if (!IsSwiGlu(activation, gate_up_weight, activated) ||
+      !LinearRunner::TakesGated(x.rows, gate_up_weight) ||
+      !linear_.TakesAdded(activated, down_weight, sum)) {
+    return Ops::NormMlpAdd(x, gate_up_weight, activation, down_weight, gate_up, activated, sum);
+  }
+  if (!x.HasSum()) AddNorm(x);
+  const bool runs = linear_.RunGated(FewRows(x), gate_up_weight, activated) &&
+                    linear_.RunAdded(activated, down_weight, sum);
+  TANDEM_CHECK(runs, "both products take this");
 }
 
 }  // namespace tandem::ops::cuda

@@ -131,16 +131,10 @@ void LinearRunner::RunArranged(const Tensor& x, const LinearWeight& weight, cons
 }
 
 void LinearRunner::RunOwn(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
+  if (TakesFewRows(x)) return LaunchFew(ArgsOf(x, weight, out), x.dtype, weight);
   const int most = HasWarpgroups(context_) ? WarpgroupTokens(weight.cols) : 0;
   WithTypes(x.dtype, weight, [&]<typename T, typename W>() {
-    if (x.dim(0) <= kMaxStreamingTokens) {
-      const LinearArgs args = ArgsOf(x, weight, out);
-      if constexpr (std::is_same_v<T, W>) {
-        LaunchStreaming<T>(context_, args);
-      } else {
-        LaunchStreamingQuantized<T, W>(context_, args);
-      }
-    } else if (most == 0) {
+    if (most == 0) {
       LaunchTiled<T, W>(context_, ArgsOf(x, weight, out));
     } else {
       // Pieces of nearly equal size: a small last one would read all weights for a few tokens.
@@ -155,18 +149,38 @@ void LinearRunner::RunOwn(const Tensor& x, const LinearWeight& weight, const Ten
   });
 }
 
-bool LinearRunner::RunGated(const Tensor& x, const LinearWeight& gate_up, const Tensor& activated) {
-  CheckTypes(x, gate_up);
-  TANDEM_CHECK(activated.dtype == x.dtype && activated.dim(0) == x.dim(0) &&
+LinearArgs LinearRunner::ArgsOfFew(const FewRows& x, const LinearWeight& weight,
+                                   const Tensor& out) {
+  CheckTypes(x.rows, weight);
+  LinearArgs args = ArgsOf(Arranged(x.rows, weight), weight, out);
+  args.squares = x.squares;
+  args.epsilon = x.epsilon;
+  return args;
+}
+
+bool LinearRunner::TakesFewRows(const FewRows& x) {
+  return x.rows.dim(0) > 0 && x.rows.dim(0) <= kMaxStreamingTokens;
+}
+
+bool LinearRunner::TakesWholeUnits(const FewRows& x) {
+  return TakesFewRows(x) && x.rows.dim(1) % kUnitCols == 0 &&
+         reinterpret_cast<uintptr_t>(x.rows.data) % 16 == 0;
+}
+
+bool LinearRunner::TakesGated(const FewRows& x, const LinearWeight& gate_up) {
+  // Tiles hold gate rows or up rows.
+  return TakesWholeUnits(x) && (!IsInt4(gate_up.scheme) || gate_up.rows / 2 % kInt4TileRows == 0);
+}
+
+bool LinearRunner::RunGated(const FewRows& x, const LinearWeight& gate_up,
+                            const Tensor& activated) {
+  TANDEM_CHECK(activated.dtype == x.rows.dtype && activated.dim(0) == x.rows.dim(0) &&
                    2 * activated.dim(1) == gate_up.rows,
                "gate and up rows are twice the result's");
-  LinearArgs args = ArgsOf(x, gate_up, activated);
-  if (x.dim(0) == 0 || x.dim(0) > kMaxStreamingTokens || !HasWholeUnits(args)) return false;
+  if (!TakesGated(x, gate_up)) return false;
+  LinearArgs args = ArgsOfFew(x, gate_up, activated);
   args.rows /= 2;
-  // Tiles hold gate rows or up rows.
-  if (IsInt4(gate_up.scheme) && args.rows % kInt4TileRows != 0) return false;
-  args.x = Arranged(x, gate_up).data;
-  WithTypes(x.dtype, gate_up, [&]<typename T, typename W>() {
+  WithTypes(x.rows.dtype, gate_up, [&]<typename T, typename W>() {
     if constexpr (std::is_same_v<T, W>) {
       LaunchStreamingGated<T>(context_, args);
     } else {
@@ -176,29 +190,72 @@ bool LinearRunner::RunGated(const Tensor& x, const LinearWeight& gate_up, const 
   return true;
 }
 
-bool LinearRunner::TakesFewRows(int64_t rows) { return rows <= kMaxStreamingTokens; }
-
-bool LinearRunner::RunTurned(const Tensor& x, const LinearWeight& weight, const Tensor& qkv,
+bool LinearRunner::RunTurned(const FewRows& x, const LinearWeight& weight, const Tensor& qkv,
                              const RopeJob& job) {
-  CheckTypes(x, weight);
   const int half = job.head_dim / 2;
-  LinearArgs args = ArgsOf(x, weight, qkv);
-  if (x.dim(0) == 0 || x.dim(0) > kMaxStreamingTokens || !HasWholeUnits(args)) return false;
-  if (job.halves || 2 * job.pairs != job.head_dim) return false;
+  const int multiple = IsInt4(weight.scheme) ? kHalfHeadMultiple<Int4<1>> : kHalfHeadMultiple<Fp8>;
+  if (!TakesWholeUnits(x) || job.halves || 2 * job.pairs != job.head_dim || half % multiple != 0)
+    return false;
+  LinearArgs args = ArgsOfFew(x, weight, qkv);
   args.rows /= 2;
   args.half_head = half;
-  bool takes = false;
-  WithTypes(x.dtype, weight, [&]<typename T, typename W>() {
-    takes = half % kHalfHeadMultiple<W> == 0;
-    if (!takes) return;
-    args.x = Arranged(x, weight).data;
+  WithTypes(x.rows.dtype, weight, [&]<typename T, typename W>() {
     if constexpr (std::is_same_v<T, W>) {
       LaunchStreamingTurned<T>(context_, args, job);
     } else {
       LaunchStreamingQuantizedTurned<T, W>(context_, args, job);
     }
   });
-  return takes;
+  return true;
+}
+
+bool LinearRunner::TakesAdded(const Tensor& x, const LinearWeight& weight,
+                              const NormedRows& sum) const {
+  // A norm that is taken later rounds otherwise, so that more rows would give other bits. In fp16
+  // the residual times a weight might be too large.
+  return !sum.squares.empty() && !context_.batch_invariant && x.dtype == DType::kBF16 &&
+         IsPlainNorm(sum) && TakesWholeUnits(x) && weight.rows % kAddedRowsMultiple == 0;
+}
+
+bool LinearRunner::RunAdded(const Tensor& x, const LinearWeight& weight, NormedRows& sum) {
+  static_assert(kMaxAddedRows == kMaxStreamingTokens);
+  if (!TakesAdded(x, weight, sum)) return false;
+  TANDEM_CHECK(sum.residual.dim(0) == x.dim(0) && sum.residual.dim(1) == weight.rows &&
+                   sum.residual.dtype == x.dtype,
+               "the shape of a residual");
+  const LinearArgs args = ArgsOfFew(x, weight, sum.residual);
+  const AddJob job{.residual = sum.residual.data,
+                   .norm_weight = sum.norm.weight.data,
+                   .rows = sum.rows.data,
+                   .squares = sum.squares.As<unsigned long long>()};
+  WithTypes(x.dtype, weight, [&]<typename T, typename W>() {
+    if constexpr (std::is_same_v<T, Bf16>) {  // as TakesAdded has checked
+      if constexpr (std::is_same_v<T, W>) {
+        LaunchStreamingAdded<T>(context_, args, job);
+      } else {
+        LaunchStreamingQuantizedAdded<T, W>(context_, args, job);
+      }
+    }
+  });
+  sum.delta = {};
+  return true;
+}
+
+void LinearRunner::RunScaled(const NormedRows& x, const LinearWeight& weight, const Tensor& out) {
+  TANDEM_CHECK(TakesFewRows(x.rows) && out.dim(0) == x.rows.dim(0) && out.dim(1) == weight.rows,
+               "the shape of a product");
+  LaunchFew(ArgsOfFew(FewRows(x), weight, out), x.rows.dtype, weight);
+}
+
+void LinearRunner::LaunchFew(const LinearArgs& args, DType activations,
+                             const LinearWeight& weight) {
+  WithTypes(activations, weight, [&]<typename T, typename W>() {
+    if constexpr (std::is_same_v<T, W>) {
+      LaunchStreaming<T>(context_, args);
+    } else {
+      LaunchStreamingQuantized<T, W>(context_, args);
+    }
+  });
 }
 
 void LinearRunner::WarmUp(const std::function<void()>& work) {

@@ -13,7 +13,21 @@
 
 namespace tandem::ops::cuda {
 
+struct LinearArgs;
 struct RopeJob;
+
+// The input of a product of few rows: rows as they are, or such as LinearAdd leaves.
+struct FewRows {
+  FewRows(const Tensor& x) : rows(x) {}  // NOLINT(google-explicit-constructor)
+  explicit FewRows(const NormedRows& x)
+      : rows(x.rows),
+        squares(x.HasSum() ? x.squares.As<int64_t>() : nullptr),
+        epsilon(x.norm.epsilon) {}
+
+  Tensor rows;
+  const int64_t* squares = nullptr;
+  float epsilon = 0.0f;
+};
 
 class LinearRunner {
  public:
@@ -36,16 +50,24 @@ class LinearRunner {
   // activated = silu(gate) * up of the product of x and gate_up, gate rows first; the bits are
   // those of Run and SwiGlu. Returns false and enqueues nothing for many rows of x and for odd
   // shapes.
-  bool RunGated(const Tensor& x, const LinearWeight& gate_up, const Tensor& activated);
+  bool RunGated(const FewRows& x, const LinearWeight& gate_up, const Tensor& activated);
+  static bool TakesGated(const FewRows& x, const LinearWeight& gate_up);
 
-  // Whether products of this many rows stream the weights through our own kernels.
-  static bool TakesFewRows(int64_t rows);
+  // Whether the product streams the weights through our own kernels.
+  static bool TakesFewRows(const FewRows& x);
 
   // The product of x and `weight`, turned and stored as `job` says; the bits are those of Run and
   // QkvRopeStore, but what is left of keys and values in job.qkv is not said. Returns false and
   // enqueues nothing for many rows of x, odd shapes and heads of which not all turns, or in halves.
-  bool RunTurned(const Tensor& x, const LinearWeight& weight, const Tensor& qkv,
+  bool RunTurned(const FewRows& x, const LinearWeight& weight, const Tensor& qkv,
                  const RopeJob& job);
+
+  // As Ops::LinearAdd where it is added to the residual. Else returns false and enqueues nothing.
+  bool RunAdded(const Tensor& x, const LinearWeight& weight, NormedRows& sum);
+  bool TakesAdded(const Tensor& x, const LinearWeight& weight, const NormedRows& sum) const;
+
+  // out = the product of rows with NormedRows::HasSum.
+  void RunScaled(const NormedRows& x, const LinearWeight& weight, const Tensor& out);
 
   // out = the product of silu(gate) * up of gate_up and `weight`; the bits are those of SwiGlu and
   // Run. Returns false and stores nothing of use where the product does not round its input.
@@ -67,6 +89,10 @@ class LinearRunner {
  private:
   struct Workspace;
 
+  // As TakesFewRows; and the columns are whole units of the kernels.
+  static bool TakesWholeUnits(const FewRows& x);
+  LinearArgs ArgsOfFew(const FewRows& x, const LinearWeight& weight, const Tensor& out);
+  void LaunchFew(const LinearArgs& args, DType activations, const LinearWeight& weight);
   // x as the weight's columns take it: x itself, or a copy in the workspace.
   Tensor Arranged(const Tensor& x, const LinearWeight& weight);
   void RunArranged(const Tensor& x, const LinearWeight& weight, const Tensor& out);

@@ -31,6 +31,7 @@
 #include "ops/cuda/context.cuh"
 #include "ops/cuda/elements.cuh"
 #include "ops/cuda/mma.cuh"
+#include "ops/ops.h"
 
 namespace tandem::ops::cuda {
 
@@ -82,10 +83,17 @@ struct LinearArgs {
   int group_shift = 0;  // the group of unit u is u >> group_shift; or 2 u and 2 u + 1
   int half_head = 0;    // of Results::kTurned: rows of half a head
   bool float_out = false;
+  // x is as LinearAdd leaves it: NormedRows::squares, [tokens], and the norm's epsilon; null: x is
+  // as it is.
+  const int64_t* squares = nullptr;
+  float epsilon = 0.0f;
   // Of an item of a plan (ExpertProduct): the rows of x that its tokens are; null: the tokens
   // themselves.
   const int32_t* sources = nullptr;
 };
+
+// Largest number of tokens of the kernels that stream the weights once.
+constexpr int kMaxStreamingTokens = 16;
 
 constexpr int kSegments = 8;
 constexpr int kStepBytes = 64;
@@ -302,15 +310,16 @@ __device__ inline uint4 LoadUnaligned(const uint16_t* row, int col, int cols) {
   return make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-// What becomes of the sums of weight rows. All but kPlain take them in pairs, the first of which
-// are `rows` outputs.
+// What becomes of the sums of weight rows. kGated and kTurned take them in pairs, the first of
+// which are `rows` outputs.
 enum class Results : uint8_t {
   kPlain,   // they are stored as they are
+  kAdded,   // they are added to a residual stream
   kGated,   // silu(gate) * up: the weight's first half are gate rows, its second up rows
   kTurned,  // those of queries, keys and values: the halves of a head turn with each other
 };
 template <Results kResults>
-constexpr bool kInPairs = kResults != Results::kPlain;
+constexpr bool kInPairs = kResults == Results::kGated || kResults == Results::kTurned;
 
 // The weight row of an output, and how many rows further the other of the pair is.
 template <Results kResults>
@@ -369,6 +378,15 @@ __device__ inline float AddSegments(const SumOf& sum_of) {
     second += sum_of(kHalf + segment);
   }
   return first + second;
+}
+
+// What the sums of a token are multiplied with: the norm that x is left to take, or 1. squares: of
+// the token.
+__device__ inline float TokenFactor(const LinearArgs& args, int64_t squares) {
+  if (args.squares == nullptr) return 1.0f;
+  const auto units = static_cast<float>(static_cast<uint64_t>(squares));
+  const float mean = units * kSquaresUnit / static_cast<float>(args.cols);
+  return 1.0f / sqrtf(mean + args.epsilon);
 }
 
 // What turns a sum of a weight row into a result: the row's scale and bias. Reads only data that no

@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ops/cuda/linear_fragments.cuh"
-#include "ops/cuda/rope_job.cuh"
+#include "ops/cuda/product_results.cuh"
 
 namespace tandem::ops::cuda {
 
@@ -64,9 +64,6 @@ __device__ inline void MakeItemArgs(const ExpertProduct& product, int index, Lin
   args.tokens = item.count;
 }
 
-// Largest number of tokens for LaunchStreaming.
-constexpr int kMaxStreamingTokens = 16;
-
 // For few tokens, weights of the activations' type: streams them through registers once.
 template <typename T>
 void LaunchStreaming(const Context& context, const LinearArgs& args);
@@ -86,6 +83,12 @@ void LaunchStreamingTurned(const Context& context, const LinearArgs& args, const
 template <typename W>
 constexpr int kHalfHeadMultiple = kIsInt4<W> ? 16 : 8;
 
+// As LaunchStreaming for bf16, but the results are added as `job` says. Only if HasWholeUnits(args)
+// and for whole tiles of kAddedRowsMultiple rows.
+template <typename T>
+void LaunchStreamingAdded(const Context& context, const LinearArgs& args, const AddJob& job);
+constexpr int kAddedRowsMultiple = 64;
+
 // The same for quantized weights, through shared memory. Gated Int4 only if the number of gate rows
 // is a multiple of 16.
 template <typename T, typename W>
@@ -95,6 +98,9 @@ void LaunchStreamingQuantizedGated(const Context& context, const LinearArgs& arg
 template <typename T, typename W>
 void LaunchStreamingQuantizedTurned(const Context& context, const LinearArgs& args,
                                     const RopeJob& job);
+template <typename T, typename W>
+void LaunchStreamingQuantizedAdded(const Context& context, const LinearArgs& args,
+                                   const AddJob& job);
 
 // The same for the items of a plan, with tiles of at most kMaxStreamingTokens rows: blocks take
 // parts of the products in turn. Gated: args.rows is the number of gate rows.

@@ -5,8 +5,8 @@
 
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
+#include "ops/cuda/product_results.cuh"
 #include "ops/cuda/swiglu.cuh"
-#include "ops/cuda/turned_results.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -60,21 +60,13 @@ using Partial = float[kSegments][8 * kTokenTiles][16 * kRowTiles + 4];
 template <int kRowTiles, Results kResults>
 constexpr int kOutputsOf = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
 
-// Of Results::kTurned: those of each thread, one for each of its tokens.
-using ThreadTurns = Turn[kThreads];
-template <int kRowTiles, int kTokenTiles, Results kResults>
-constexpr int kTurns =
-    kResults == Results::kTurned
-        ? static_cast<int>(CeilDiv(kOutputsOf<kRowTiles, kResults> * 8 * kTokenTiles, kThreads))
-        : 0;
-
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight. kEarly:
 // this is the kernel's first work, and it begins here; else the product is an item of a plan.
 template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults,
           bool kEarly>
 __device__ __forceinline__ void StreamRows(const LinearArgs& args,
                                            [[maybe_unused]] const ResultsJob<kResults>& job,
-                                           [[maybe_unused]] ThreadTurns* turns, int first_output,
+                                           int first_output,
                                            Partial<kRowTiles, kTokenTiles>& partial) {
   constexpr int kOutputs = kOutputsOf<kRowTiles, kResults>;
   constexpr int kTokens = 8 * kTokenTiles;
@@ -111,21 +103,40 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args,
   LoadWeights<T>(weights, col, end, ahead);
   // Weights are loaded early; everything else waits for the previous kernel.
   if constexpr (kEarly) BeginKernel();
-  // take(token, output, i): the i-th of those that a thread stores.
-  const auto for_outputs = [&](const auto& take) {
-    const int thread = static_cast<int>(threadIdx.x);
-    for (int i = 0; i * kThreads + thread < kOutputs * kTokens; ++i) {
-      const int token = (i * kThreads + thread) / kOutputs;
-      const int output = first_output + thread % kOutputs;
-      if (token < args.tokens && output < args.rows) take(token, output, i);
+  // A thread stores one output of kTokensOfThread tokens. take(i, token): of the i-th, if there is
+  // one.
+  static_assert(kThreads % kOutputs == 0);
+  constexpr int kTokensOfThread = static_cast<int>(CeilDiv(kOutputs * kTokens, kThreads));
+  const int thread = static_cast<int>(threadIdx.x);
+  const int stored = first_output + thread % kOutputs;
+  const auto for_tokens = [&](const auto& take) {
+#pragma unroll
+    for (int i = 0; i < kTokensOfThread; ++i) {
+      const int token = thread / kOutputs + i * (kThreads / kOutputs);
+      if (token < args.tokens && stored < args.rows) take(i, token);
     }
   };
-  static_assert(kThreads % kOutputs == 0);
-  if constexpr (kResults == Results::kTurned) {
-    for_outputs([&](int token, int output, int i) {
-      turns[i][threadIdx.x] = TurnedOutput(job, output).TurnOf(job, token);
-    });
+  using Output = ResultsOutput<T, kResults, kOutputs>;
+  [[maybe_unused]] typename Output::Asked asked[kTokensOfThread];
+  [[maybe_unused]] typename Output::Early early[kTokensOfThread];
+  if constexpr (kHasOutput<kResults>) {
+    for_tokens([&](int i, int token) { asked[i] = Output(job, args, stored).Ask(token); });
   }
+  const auto prepare = [&] {
+    if constexpr (kHasOutput<kResults>) {
+      for_tokens(
+          [&](int i, int token) { early[i] = Output(job, args, stored).Prepare(asked[i], token); });
+    }
+  };
+  // With more tokens registers are short, and other blocks hide that the loads come last.
+  constexpr bool kLoadsSquaresFirst = kTokenTiles == 1;
+  int64_t squares[kTokensOfThread] = {};
+  const auto load_squares = [&] {
+    if (!kEarly || args.squares == nullptr) return;
+    for_tokens([&](int i, int token) { squares[i] = args.squares[token]; });
+  };
+  if constexpr (kLoadsSquaresFirst) load_squares();
+  if (begin >= end) prepare();
   for (int step = begin; step < end; step += kStride, col += kStride) {
     uint32_t activations[kAhead][kTokenTiles][kLaneWords<T>];
 #pragma unroll
@@ -137,6 +148,7 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args,
                                      activations[i][tile]);
       }
     }
+    if (step == begin) prepare();
 #pragma unroll
     for (int i = 0; i < kAhead; ++i) {
 #pragma unroll
@@ -154,6 +166,7 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args,
     LoadWeights<T>(weights, col + kStride, end, ahead);
   }
 
+  if constexpr (!kLoadsSquaresFirst) load_squares();
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
@@ -166,24 +179,29 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args,
     }
   }
   __syncthreads();
-  for_outputs([&](int token, int output, [[maybe_unused]] int i) {
+  for_tokens([&](int i, int token) {
+    const float factor = kEarly ? TokenFactor(args, squares[i]) : 1.0f;
     const auto result_of = [&](int row, int place) {
       return RowResult<T, T>(args, row).Of(
-          AddSegments([&](int segment) { return partial[segment][token][place]; }));
+          factor * AddSegments([&](int segment) { return partial[segment][token][place]; }));
     };
-    const int row = RowOfOutput<kResults>(args, output);
-    const int at = output - first_output;
+    const int row = RowOfOutput<kResults>(args, stored);
+    const int at = thread % kOutputs;
+    const auto store = [&](auto... values) {
+      if constexpr (kHasOutput<kResults>) {
+        Output(job, args, stored).Store(early[i], token, values...);
+      } else if constexpr (kResults == Results::kGated) {
+        Store<T>(args, token, stored, SwiGluOf(values...));
+      } else {
+        Store<T>(args, token, stored, values...);
+      }
+    };
     if constexpr (kInPairs<kResults>) {
       const int place = PlaceInPairs<8>(at);
-      const float result = Rounded<T>(result_of(row, place));
-      const float other = Rounded<T>(result_of(row + RowsToOther<kResults>(args), place + 8));
-      if constexpr (kResults == Results::kGated) {
-        Store<T>(args, token, output, SwiGluOf(result, other));
-      } else {
-        TurnedOutput(job, output).Store<T>(job, turns[i][threadIdx.x], token, result, other);
-      }
+      store(Rounded<T>(result_of(row, place)),
+            Rounded<T>(result_of(row + RowsToOther<kResults>(args), place + 8)));
     } else {
-      Store<T>(args, token, output, result_of(row, at));
+      store(result_of(row, at));
     }
   });
 }
@@ -194,16 +212,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
                     const __grid_constant__ ResultsJob<kResults> job) {
   __shared__ Partial<kRowTiles, kTokenTiles> partial;
   const int first_output = static_cast<int>(blockIdx.x) * kOutputsOf<kRowTiles, kResults>;
-  const auto stream_rows = [&](ThreadTurns* turns) {
-    StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults, true>(args, job, turns,
-                                                                            first_output, partial);
-  };
-  if constexpr (kResults == Results::kTurned) {
-    __shared__ ThreadTurns turns[kTurns<kRowTiles, kTokenTiles, kResults>];
-    stream_rows(turns);
-  } else {
-    stream_rows(nullptr);
-  }
+  StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults, true>(args, job, first_output,
+                                                                          partial);
 }
 
 // The blocks take the `parts` of every item in turn.
@@ -219,7 +229,7 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     if (threadIdx.x == 0) MakeItemArgs<T, T>(product, unit / parts, args);
     __syncthreads();
     StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults, false>(
-        args, {}, nullptr, unit % parts * kOutputsOf<kRowTiles, kResults>, partial);
+        args, {}, unit % parts * kOutputsOf<kRowTiles, kResults>, partial);
   }
 }
 
@@ -240,9 +250,7 @@ template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned,
 void Launch(const Context& context, const LinearArgs& args, const ResultsJob<kResults>& job) {
   const auto kernel = StreamingKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults>;
   const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, kOutputsOf<kRowTiles, kResults>)));
-  LeaveTheRestToL1(context, kernel,
-                   sizeof(Partial<kRowTiles, kTokenTiles>) +
-                       kTurns<kRowTiles, kTokenTiles, kResults> * sizeof(ThreadTurns));
+  LeaveTheRestToL1(context, kernel, sizeof(Partial<kRowTiles, kTokenTiles>));
   LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, 0, args, job);
 }
 
@@ -299,6 +307,14 @@ void LaunchStreamingTurned(const Context& context, const LinearArgs& args, const
 }
 
 template <typename T>
+void LaunchStreamingAdded(const Context& context, const LinearArgs& args, const AddJob& job) {
+  TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args) &&
+                   args.rows % kAddedRowsMultiple == 0,
+               "the streaming kernel does not take this");
+  LaunchAligned<T, Results::kAdded>(context, args, job);
+}
+
+template <typename T>
 void LaunchStreamingExperts(const Context& context, const ExpertProduct& product) {
   TANDEM_CHECK(product.tile <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
   if (!HasWholePieces(product.args)) {
@@ -329,6 +345,7 @@ template void LaunchStreaming<Bf16>(const Context&, const LinearArgs&);
 template void LaunchStreaming<Fp16>(const Context&, const LinearArgs&);
 template void LaunchStreamingGated<Bf16>(const Context&, const LinearArgs&);
 template void LaunchStreamingGated<Fp16>(const Context&, const LinearArgs&);
+template void LaunchStreamingAdded<Bf16>(const Context&, const LinearArgs&, const AddJob&);
 template void LaunchStreamingTurned<Bf16>(const Context&, const LinearArgs&, const RopeJob&);
 template void LaunchStreamingTurned<Fp16>(const Context&, const LinearArgs&, const RopeJob&);
 

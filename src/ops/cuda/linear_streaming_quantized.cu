@@ -9,10 +9,10 @@
 
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
+#include "ops/cuda/product_results.cuh"
 #include "ops/cuda/streaming_rows.h"
 #include "ops/cuda/streaming_weights.cuh"
 #include "ops/cuda/swiglu.cuh"
-#include "ops/cuda/turned_results.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -172,26 +172,37 @@ __device__ __forceinline__ void KeepSums(int lane, const float (&sums)[kRowTiles
   }
 }
 
-// The results of a block's rows: a thread stores those of one output.
-template <typename T, typename W, int kRowTiles, Results kResults>
+// The results of a block's rows: a thread stores those of one output and kTokens tokens.
+template <typename T, typename W, int kRowTiles, int kTokenTiles, Results kResults>
 class BlockResults {
  public:
   static constexpr int kOutputs = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
+  static constexpr int kTokens = static_cast<int>(CeilDiv(8 * kTokenTiles * kOutputs, kThreads));
 
   __device__ BlockResults(const LinearArgs& args, int first_output, int thread)
       : output_(first_output + thread % kOutputs),
         result_(args, RowOf(args)),
         other_(args, RowOf(args) + (kInPairs<kResults> ? RowsToOther<kResults>(args) : 0)) {}
 
-  // take(i, token, value, ...): of the i-th of the thread's tokens the result, or those of a pair.
-  // sums_of(segment): of its warp.
-  template <typename SumsOf, typename Take>
+  // take(i, token): of the thread's i-th token, if there is one.
+  template <typename Take>
+  __device__ void ForTokens(const LinearArgs& args, int thread, const Take& take) const {
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      const int token = thread / kOutputs + i * (kThreads / kOutputs);
+      if (output_ < args.rows && token < args.tokens) take(i, token);
+    }
+  }
+  // take(i, token, result): of the thread's i-th token, or with both results of a pair, rounded.
+  // sums_of(segment): of its warp. factor_of(i): TokenFactor.
+  template <typename SumsOf, typename FactorOf, typename Take>
   __device__ void TakeAll(const LinearArgs& args, int thread, const SumsOf& sums_of,
-                          const Take& take) const {
+                          const FactorOf& factor_of, const Take& take) const {
     ForTokens(args, thread, [&](int i, int token) {
       const int at = thread % kOutputs;
+      const float factor = factor_of(i);
       const auto sum_at = [&](int place) {
-        return AddSegments([&](int segment) { return sums_of(segment)[token][place]; });
+        return factor * AddSegments([&](int segment) { return sums_of(segment)[token][place]; });
       };
       if constexpr (kInPairs<kResults>) {
         constexpr int kSpan = kIsInt4<W> ? 16 : 8;
@@ -204,21 +215,11 @@ class BlockResults {
     });
   }
   // As out of the product.
-  template <typename SumsOf>
-  __device__ void Store(const LinearArgs& args, int thread, const SumsOf& sums_of) const {
-    TakeAll(args, thread, sums_of, [&](int, int token, float result, auto... up) {
-      if constexpr (kResults == Results::kGated) result = SwiGluOf(result, up...);
-      cuda::Store<T>(args, token, output_, result);
-    });
+  __device__ void Store(const LinearArgs& args, int token, float result) const {
+    cuda::Store<T>(args, token, output_, result);
   }
-  // take(i, token): the i-th of the tokens whose results the thread stores.
-  template <typename Take>
-  __device__ void ForTokens(const LinearArgs& args, int thread, const Take& take) const {
-    if (output_ >= args.rows) return;
-    int i = 0;
-    for (int token = thread / kOutputs; token < args.tokens; token += kThreads / kOutputs, ++i) {
-      take(i, token);
-    }
+  __device__ void Store(const LinearArgs& args, int token, float gate, float up) const {
+    cuda::Store<T>(args, token, output_, SwiGluOf(gate, up));
   }
   __device__ int output() const { return output_; }
 
@@ -236,18 +237,14 @@ class BlockResults {
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
 struct OneProduct {
   using Weights = WarpWeights<W, kRowTiles, kDeepRing<W, kRowTiles>, kWhole, kResults>;
-  using Block = BlockResults<T, W, kRowTiles, kResults>;
+  using Block = BlockResults<T, W, kRowTiles, kTokenTiles, kResults>;
   static constexpr int kOutputs = Block::kOutputs;
   // Of a warp: first its ring of steps, then its sums.
   union Memory {
     typename Weights::Ring ring;
     WarpSums<kRowTiles, kTokenTiles> sums;
   };
-  // Of Results::kTurned: of each thread's tokens.
-  static constexpr int kTurns = static_cast<int>(CeilDiv(8 * kTokenTiles * kOutputs, kThreads));
-  static constexpr int kBytes =
-      kSegments * static_cast<int>(sizeof(Memory)) +
-      (kResults == Results::kTurned ? kTurns * kThreads * static_cast<int>(sizeof(Turn)) : 0);
+  static constexpr int kBytes = kSegments * static_cast<int>(sizeof(Memory));
 };
 
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
@@ -268,6 +265,25 @@ __global__ void __launch_bounds__(
   // Everything else waits for the previous kernel.
   BeginKernel();
 
+  using Output = ResultsOutput<T, kResults, Product::kOutputs>;
+  constexpr int kTokens = Product::Block::kTokens;
+  const auto for_outputs = [&]([[maybe_unused]] const auto& take) {
+    if constexpr (kHasOutput<kResults>) {
+      const Output output(job, args, results.output());
+      results.ForTokens(args, at.thread, [&](int i, int token) { take(output, i, token); });
+    }
+  };
+  [[maybe_unused]] typename Output::Asked asked[kTokens];
+  for_outputs([&](const auto& output, int i, int token) { asked[i] = output.Ask(token); });
+  // With more tokens registers are short, and other blocks hide that the loads come last.
+  constexpr bool kLoadsSquaresFirst = kTokenTiles == 1;
+  int64_t squares[kTokens] = {};
+  const auto load_squares = [&] {
+    if (args.squares == nullptr) return;
+    results.ForTokens(args, at.thread, [&](int i, int token) { squares[i] = args.squares[token]; });
+  };
+  if constexpr (kLoadsSquaresFirst) load_squares();
+
   using Activations = LaneActivations<W, kTokenTiles, kWhole>;
   Activations activations;
   // Tokens past the last are read as the last and never stored.
@@ -279,31 +295,29 @@ __global__ void __launch_bounds__(
 #pragma unroll
     for (auto& step : ahead) activations.LoadNext(step);
   }
-  // Each thread's own, so that no barrier is needed.
-  [[maybe_unused]] auto* const turns = reinterpret_cast<Turn*>(memory + kSegments) + at.thread;
-  if constexpr (kResults == Results::kTurned) {
-    const TurnedOutput output(job, results.output());
-    results.ForTokens(args, at.thread,
-                      [&](int i, int token) { turns[i * kThreads] = output.TurnOf(job, token); });
-  }
+  [[maybe_unused]] typename Output::Early early[kTokens];
+  for_outputs(
+      [&](const auto& output, int i, int token) { early[i] = output.Prepare(asked[i], token); });
   float sums[kRowTiles][kTokenTiles][4] = {};
   constexpr int kRingSteps = kDeepRing<W, kRowTiles>;
   SumSteps<T, W>(
       at.num_steps, weights, activations, ahead,
       [&](int step) { return step + kRingSteps < at.num_steps; }, sums);
+  if constexpr (!kLoadsSquaresFirst) load_squares();
 
   __syncwarp();
   KeepSums<kRowTiles, kTokenTiles>(at.lane, sums, memory[at.warp].sums);
   __syncthreads();
-  const auto sums_of = [&](int segment) -> const auto& { return memory[segment].sums; };
-  if constexpr (kResults == Results::kTurned) {
-    const TurnedOutput output(job, results.output());
-    results.TakeAll(args, at.thread, sums_of, [&](int i, int token, float x, float y) {
-      output.template Store<T>(job, turns[i * kThreads], token, x, y);
-    });
-  } else {
-    results.Store(args, at.thread, sums_of);
-  }
+  results.TakeAll(
+      args, at.thread, [&](int segment) -> const auto& { return memory[segment].sums; },
+      [&](int i) { return TokenFactor(args, squares[i]); },
+      [&](int i, int token, auto... values) {
+        if constexpr (kHasOutput<kResults>) {
+          Output(job, args, results.output()).Store(early[i], token, values...);
+        } else {
+          results.Store(args, token, values...);
+        }
+      });
 }
 
 // The products of a plan. Weights flow through the ring without a pause from one part of a product
@@ -390,14 +404,18 @@ __global__ void __launch_bounds__(
       const LinearArgs& args = table[part];
       const bool is_last = part + 1 == count;
       if (!is_last) find_rows(part + 1, rows);
-      const BlockResults<T, W, kRowTiles, kResults> results(args, first_rows[part], at.thread);
+      const BlockResults<T, W, kRowTiles, kTokenTiles, kResults> results(args, first_rows[part],
+                                                                         at.thread);
       float sums[kRowTiles][kTokenTiles][4] = {};
       SumSteps<T, W>(at.num_steps, weights, activations, ahead, more, sums);
       if (!is_last) aim(part + 1, rows);
       KeepSums<kRowTiles, kTokenTiles>(at.lane, sums, memory[at.warp].sums[part % 2]);
       __syncthreads();
-      results.Store(args, at.thread,
-                    [&](int segment) -> const auto& { return memory[segment].sums[part % 2]; });
+      results.TakeAll(
+          args, at.thread,
+          [&](int segment) -> const auto& { return memory[segment].sums[part % 2]; },
+          [](int) { return 1.0f; },
+          [&](int, int token, auto... values) { results.Store(args, token, values...); });
     }
   }
 }
@@ -504,6 +522,15 @@ void LaunchStreamingQuantizedTurned(const Context& context, const LinearArgs& ar
   LaunchWhole<T, W, Results::kTurned>(context, args, job);
 }
 
+template <typename T, typename W>
+void LaunchStreamingQuantizedAdded(const Context& context, const LinearArgs& args,
+                                   const AddJob& job) {
+  TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args) &&
+                   args.rows % kAddedRowsMultiple == 0,
+               "the streaming kernel does not take this");
+  LaunchWhole<T, W, Results::kAdded>(context, args, job);
+}
+
 #define TANDEM_STREAMING(T, W)                                                               \
   template void LaunchStreamingQuantized<T, W>(const Context&, const LinearArgs&);           \
   template void LaunchStreamingQuantizedGated<T, W>(const Context&, const LinearArgs&);      \
@@ -520,5 +547,13 @@ TANDEM_STREAMING(Fp16, Int4<1>);
 TANDEM_STREAMING(Bf16, Int4<2>);
 TANDEM_STREAMING(Fp16, Int4<2>);
 #undef TANDEM_STREAMING
+template void LaunchStreamingQuantizedAdded<Bf16, Fp8>(const Context&, const LinearArgs&,
+                                                       const AddJob&);
+template void LaunchStreamingQuantizedAdded<Bf16, Int8>(const Context&, const LinearArgs&,
+                                                        const AddJob&);
+template void LaunchStreamingQuantizedAdded<Bf16, Int4<1>>(const Context&, const LinearArgs&,
+                                                           const AddJob&);
+template void LaunchStreamingQuantizedAdded<Bf16, Int4<2>>(const Context&, const LinearArgs&,
+                                                           const AddJob&);
 
 }  // namespace tandem::ops::cuda

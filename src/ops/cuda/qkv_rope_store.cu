@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kMaxThreads) QkvRopeStoreKernel(RopeJob job) {
   const int position = job.positions[row];
   const int dim = job.head_dim, half = job.pairs;
   const int64_t head_elements = job.head_elements();
-  Stored* keys = static_cast<Stored*>(job.pool) + job.PlaceOf(seq, position);
+  Stored* keys = static_cast<Stored*>(job.pool) + job.PlaceIn(job.BlockOf(seq, position), position);
   Stored* values = keys + job.num_kv_heads * head_elements;
   T* heads = static_cast<T*>(job.qkv) + row * int64_t{job.num_heads + 2 * job.num_kv_heads} * dim;
   int64_t turns[kParts] = {position};  // where the parts' angles begin in the tables
@@ -243,8 +243,12 @@ void CudaOps::LinearRopeStore(const Tensor& x, const LinearWeight& weight, const
 void CudaOps::NormLinearRopeStore(const NormedRows& x, const LinearWeight& weight,
                                   const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                                   const KvGroup& kv, int32_t layer) {
-  if (!LinearRunner::TakesFewRows(x.rows.dim(0))) {
+  if (!LinearRunner::TakesFewRows(x.rows)) {
     return Ops::NormLinearRopeStore(x, weight, qkv, rope, batch, kv, layer);
+  }
+  if (x.HasSum() &&
+      linear_.RunTurned(FewRows(x), weight, qkv, RopeJobOf(qkv, rope, batch, kv, layer))) {
+    return;
   }
   AddNorm(x);
   LinearRopeStore(x.rows, weight, qkv, rope, batch, kv, layer);

@@ -42,9 +42,12 @@ struct RopeJob {
   HeadNormJob key_norm = {};
 
   __host__ __device__ int64_t head_elements() const { return int64_t{block_tokens} * head_dim; }
-  // Where the key of the first kv head of a row of this sequence is.
-  __device__ int64_t PlaceOf(int seq, int position) const {
-    const int block = block_table[int64_t{seq} * max_blocks + position / block_tokens];
+  // The pool's block of a row of this sequence, and where in the pool the key of its first kv head
+  // is.
+  __device__ int BlockOf(int seq, int position) const {
+    return block_table[int64_t{seq} * max_blocks + position / block_tokens];
+  }
+  __device__ int64_t PlaceIn(int block, int position) const {
     return block * block_elements + int64_t{position % block_tokens} * head_dim;
   }
 };

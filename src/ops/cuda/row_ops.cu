@@ -80,6 +80,12 @@ __device__ void NormRow(int lane, int lanes, const Sum& sum, const T* x, int64_t
   });
 }
 
+__global__ void __launch_bounds__(kThreads) ClearKernel(int64_t* out, int64_t count) {
+  BeginKernel();
+  const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  if (i < count) out[i] = 0;
+}
+
 // A block has a row.
 template <int kCount, typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -272,6 +278,14 @@ void CudaOps::Add(const Tensor& residual, const Tensor& delta) {
     LaunchEarly(context_, "Add", AddKernel<T>, dim3(BlocksFor(context_, count)), kThreads, 0,
                 static_cast<T*>(residual.data), static_cast<const T*>(delta.data), count);
   });
+}
+
+void CudaOps::ClearSquares(const Tensor& squares) {
+  if (context_.batch_invariant) return;  // nothing is added to them
+  const int64_t count = squares.NumElements();
+  LaunchEarly(context_, "ClearSquares", ClearKernel,
+              dim3(static_cast<unsigned>(CeilDiv(count, kThreads))), kThreads, 0,
+              squares.As<int64_t>(), count);
 }
 
 void CudaOps::NormHeads(const Tensor& qkv, int64_t first_column, int64_t num_columns, int64_t width,
