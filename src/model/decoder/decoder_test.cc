@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 #include <random>
 #include <tuple>
@@ -175,6 +176,97 @@ TEST_P(DecoderTest, AgreesWithTheReferenceHoweverTheTokensAreFed) {
   }
   ASSERT_EQ(done, tokens.size());
   EXPECT_EQ(again, logits);
+}
+
+// Adds every product to the stream itself that may be, as a GPU does, and leaves of the rest of
+// NormedRows only what its user must not read.
+class AddingOps final : public ops::ForwardingOps {
+ public:
+  using ForwardingOps::ForwardingOps;
+  int added() const { return added_; }
+
+  void ClearSquares(const Tensor& squares) override {
+    std::memset(squares.data, 0, static_cast<size_t>(squares.NumBytes()));
+  }
+  void LinearAdd(const Tensor& x, const ops::LinearWeight& weight, ops::NormedRows& sum) override {
+    inner_.Linear(x, weight, sum.delta);
+    AddTo(sum);
+  }
+  void NormMlpAdd(const ops::NormedRows& x, const ops::LinearWeight& in_weight,
+                  ops::Activation activation, const ops::LinearWeight& down_weight,
+                  const Tensor& inner, const Tensor& activated, ops::NormedRows& sum) override {
+    inner_.NormMlp(x, in_weight, activation, down_weight, inner, activated, sum.delta);
+    AddTo(sum);
+  }
+
+ private:
+  void AddTo(ops::NormedRows& sum) {
+    if (sum.squares.empty()) return;
+    ++added_;
+    auto* const squares = sum.squares.As<int64_t>();
+    for (int32_t row = 0; row < ops::kMaxAddedRows; ++row) {
+      EXPECT_EQ(squares[row], 0) << "squares that were not cleared, or of another norm";
+      squares[row] = 1;
+    }
+    inner_.Add(sum.residual, sum.delta);
+    for (const Tensor& unused : {sum.delta, sum.rows}) {
+      std::memset(unused.data, 0xff, static_cast<size_t>(unused.NumBytes()));
+    }
+    sum.delta = {};
+  }
+
+  int added_ = 0;
+};
+class AddingBackend final : public ops::ForwardingBackend {
+ public:
+  explicit AddingBackend(ops::Backend& inner) : ForwardingBackend(inner), ops_(inner.ops()) {}
+  AddingOps& ops() override { return ops_; }
+
+ private:
+  AddingOps ops_;
+};
+
+TEST_P(DecoderTest, AStreamThatProductsAddToGivesTheSameLogits) {
+  const auto& [isa, dtype, variant] = GetParam();
+  struct Kind {
+    const char* name;
+    void (*change)(LayerSpec&);  // of the second of three layers
+    int added;                   // products of a pass
+  };
+  const Kind kinds[] = {
+      {"as it is", [](LayerSpec&) {}, 5},
+      {"its norms after", [](LayerSpec& layer) { layer.residual = Residual::kPostNorm; }, 2},
+      {"experts",
+       [](LayerSpec& layer) {
+         layer.moe.num_experts = 3;
+         layer.moe.expert = {.intermediate_size = 24};
+         layer.moe.routing.experts_per_token = 2;
+       },
+       4}};
+  for (const Kind& kind : kinds) {
+    SCOPED_TRACE(kind.name);
+    ModelSpec spec = TinySpec(dtype);
+    variant.change(spec);
+    spec.layers.resize(3, spec.layers.front());
+    kind.change(spec.layers[1]);
+    RandomSource source(spec, 1);
+    const auto backend = CpuBackend(isa);
+    AddingBackend adding(*backend);
+    constexpr int kTokens = 45;
+    const auto tokens = RandomTokens(kTokens, spec.vocab_size);
+    const auto weights = LoadWeights(source, *backend, kTokens);
+    ASSERT_TRUE(weights.ok()) << weights.status().message();
+    DecoderTestDriver plain(*weights, *backend, kTokens), added(*weights, adding, kTokens);
+    size_t done = 0;
+    int passes = 0;
+    for (const size_t count : {16u, 1u, 17u, 5u, 6u}) {
+      const auto next = std::span<const int32_t>(tokens).subspan(done, count);
+      ASSERT_EQ(added.Feed(next), plain.Feed(next)) << count << " tokens after " << done;
+      passes += count <= ops::kMaxAddedRows;
+      done += count;
+    }
+    EXPECT_EQ(adding.ops().added(), kind.added * passes);
+  }
 }
 
 // Random scales of the tests' weights are near 1/64: for int8 that covers values up to 2. An
