@@ -28,7 +28,7 @@ class MoeBlock {
   Status Allocate(ops::Backend& backend, int64_t max_rows);
   // next.delta = what the experts, and the MLP beside them if the layer has one, add to the
   // residual, [rows, hidden]; next.squares becomes empty. x: [rows, hidden], other memory.
-  void Run(ops::Ops& ops, const LayerSpec& spec, const MoeWeights& weights, const MlpBlock& mlp,
+  void Run(ops::Ops& ops, const LayerSpec& layer, const MoeWeights& weights, const MlpBlock& mlp,
            const MlpWeights& mlp_weights, const Tensor& x, ops::NormedRows& next) const;
 
  private:

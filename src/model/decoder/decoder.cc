@@ -288,7 +288,8 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
         attend_to(delta, normed);
         run_mlp_to(second, Normed(norm, weights.post_norm, residual, {}, normed));
       }
-      ops.Add(delta, second);
+      const Tensor& both = delta;
+      ops.Add(both, second);
       SumOverRanks(delta);
       return;
     }
