@@ -224,6 +224,68 @@ TEST_P(PagedAttentionTest, LayersOfAPassGiveTheBitsOfSingleCalls) {
           {{{4, 17, 4}, {2, 1400, 60}, {6, 20, 1}, {0, 2500, 1}}, {14, 1, 64, chunks}}});
 }
 
+// Passes of which nobody waits for one before the next is enqueued, as a draft's: each has the keys
+// of those before it and its own, although a GPU begins a kernel before the last one has ended.
+TEST_P(PagedAttentionTest, PassesEnqueuedTogetherSeeEachOthersKeys) {
+  constexpr int32_t kPasses = 6;
+  struct Pass {
+    OwnedBatch batch;
+    std::vector<OwnedTensor> qkv, out;  // of the layers
+  };
+  for (const AttentionShape& shape :
+       {AttentionShape{4, 1, 128, 16}, AttentionShape{8, 2, 64, 16}}) {
+    for (const DType type : AllTypes()) {
+      for (const int32_t rows : {1, 5}) {
+        SCOPED_TRACE(::testing::Message() << "heads of " << shape.head_dim << ", "
+                                          << DTypeName(type) << ", " << rows << " rows");
+        MakeGroup(shape, 4, type);
+        MakeTables(kMaxBlocks * shape.block_tokens, shape.head_dim / 2);
+        const auto make_passes = [&] {
+          FillGroup(Contents::kRandom);
+          std::vector<Pass> passes;
+          for (int32_t i = 1; i <= kPasses; ++i) {
+            const std::vector<Range> ranges = {{0, 126 + i * rows, rows},
+                                               {1, 600 + i * rows, rows},
+                                               {2, i * rows, rows},
+                                               {3, 28 + i * rows, rows}};
+            Pass& pass = passes.emplace_back(MakeBatch(ranges, {.rows = 1, .max_query_len = rows}));
+            for (int32_t layer = 0; layer < kLayers; ++layer) {
+              pass.qkv.push_back(MakeQkv(ranges, 1));
+              pass.out.push_back(Poisoned({pass.batch.view.num_rows, OutWidth()}, dtype()));
+            }
+          }
+          return passes;
+        };
+        const auto enqueue_layer = [&](const Pass& pass, int32_t layer) {
+          const auto at = static_cast<size_t>(layer);
+          ops().QkvRopeStore(pass.qkv[at].tensor, {cos_.tensor, sin_.tensor}, pass.batch.view, kv_,
+                             layer);
+          ops().PagedAttention(pass.qkv[at].tensor, pass.batch.view, kv_, layer, {Scale()},
+                               pass.out[at].tensor);
+        };
+        std::vector<std::vector<std::byte>> expected;
+        for (const Pass& pass : make_passes()) {
+          for (int32_t layer = 0; layer < kLayers; ++layer) {
+            enqueue_layer(pass, layer);
+            expected.push_back(Bytes(pass.out[static_cast<size_t>(layer)].tensor));
+          }
+        }
+        const std::vector<Pass> passes = make_passes();
+        for (const Pass& pass : passes) {
+          ops().BeginPass(pass.batch.view);
+          for (int32_t layer = 0; layer < kLayers; ++layer) enqueue_layer(pass, layer);
+          ops().EndPass();
+        }
+        std::vector<std::vector<std::byte>> together;
+        for (const Pass& pass : passes) {
+          for (const OwnedTensor& out : pass.out) together.push_back(Bytes(out.tensor));
+        }
+        ASSERT_EQ(together, expected);
+      }
+    }
+  }
+}
+
 TEST_P(PagedAttentionTest, APoolOf8BitsMatchesReferenceOnStoredValues) {
   const AttentionShape odd{4, 2, 20, 64};
   for (const DType element : TypesOf8Bits()) {

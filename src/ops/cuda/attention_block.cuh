@@ -146,10 +146,6 @@ __device__ inline void AttendBlock(const AttentionParams& params, const HeadView
   };
   // Nobody uses the memory of the previous work any more.
   __syncthreads();
-  LoadQueries<Kind>(shared, Plan::kRows, threadIdx.x, kBlockThreads, [&](int r) {
-    return first_row + r < head.rows ? head.Query<T>(params, first_row + r, Kind::kHeadDim)
-                                     : nullptr;
-  });
   if (looks_up) {
 #pragma unroll
     for (int i = 0; i < Plan::kStages; ++i) queue.SetRow(i, row_at(i));
@@ -164,11 +160,18 @@ __device__ inline void AttendBlock(const AttentionParams& params, const HeadView
   state.Reset();
   ResetOutput<Kind>(output);
   __syncthreads();
+  constexpr int kFirstKeys = (Plan::kStages - 1) * Queue::kKeys;
+  if (kOrder == KeyOrder::kChunks && begin + kFirstKeys > head.FirstNewKey()) BeginKernel();
 #pragma unroll
   for (int i = 0; i < Plan::kStages - 1; ++i) {
     if (i < num_tiles) queue.Push(params, i);
     CommitCopies();
   }
+  if constexpr (kOrder == KeyOrder::kChunks) BeginKernel();
+  LoadQueries<Kind>(shared, Plan::kRows, threadIdx.x, kBlockThreads, [&](int r) {
+    return first_row + r < head.rows ? head.Query<T>(params, first_row + r, Kind::kHeadDim)
+                                     : nullptr;
+  });
   for (int i = 0; i < num_tiles; ++i) {
     WaitForCopies<Plan::kStages - 2>();
     // All threads have waited, so the keys are there; and all are done with the previous stage,
@@ -216,23 +219,20 @@ __device__ inline void AttendBlock(const AttentionParams& params, const HeadView
   }
 }
 
-// Short sequences of many packed rows. grid: (blocks, kv heads, row tiles of a sequence)
+// Short sequences of many packed rows. grid: (kv heads, blocks, row tiles of a sequence)
 template <typename Kind, int kStages>
 __global__ void __launch_bounds__(kBlockThreads, 2)
     ChunkAttentionKernel(const __grid_constant__ AttentionParams params) {
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
   extern __shared__ __align__(256) std::byte shared[];
-  const int tile = blockIdx.z, kv_head = blockIdx.y;
+  const int tile = blockIdx.z, kv_head = blockIdx.x;
   const float key_scale = KeyScale<typename Kind::Element>(params, kv_head);
   const float value_scale = ValueScale<typename Kind::Element>(params, kv_head);
-  BeginKernel();
-  if (params.clears_padding && blockIdx.x == gridDim.x - 1 && tile == 0) {
-    ClearPadding<T>(params, kv_head, kDim);
-  }
-  for (int index = blockIdx.x; index < params.max_items; index += gridDim.x) {
+  if (params.is_new_plan) BeginKernelLast();
+  for (int index = blockIdx.y; index < params.max_items; index += gridDim.y) {
     const AttentionItem item = params.items[index];
-    if (item.seq < 0) return;
+    if (item.seq < 0) break;
     const HeadView head(params, item, kv_head);
     const int first_row = tile * kBlockRows;
     if (first_row >= head.rows) continue;
@@ -256,6 +256,10 @@ __global__ void __launch_bounds__(kBlockThreads, 2)
                         MergeScale<Kind>(params, key_scale), value_scale);
     }
   }
+  // One block has to wait even if none has an item; others make room for those that have one.
+  if (blockIdx.y != gridDim.y - 1 || tile != 0) return;
+  BeginKernel();
+  if (params.clears_padding) ClearPadding<T>(params, kv_head, kDim);
 }
 
 // Long sequences. grid: (row tiles, kv heads), the last tiles, which see the most keys, first.

@@ -47,7 +47,7 @@ void WithShortKernel(const Context& context, int slot_rows, const Use& use) {
 template <typename Kind>
 void LaunchShort(const Context& context, const AttentionParams& params, int blocks) {
   // The kernel of few packed rows has one tile of them.
-  const dim3 grid(static_cast<unsigned>(blocks), static_cast<unsigned>(params.num_kv_heads),
+  const dim3 grid(static_cast<unsigned>(params.num_kv_heads), static_cast<unsigned>(blocks),
                   static_cast<unsigned>(CeilDiv(params.slot_rows, kBlockRows)));
   WithShortKernel<Kind>(context, params.slot_rows, [&](auto kernel, int shared_bytes) {
     LaunchAttention(context, kernel, params, grid, shared_bytes);

@@ -123,6 +123,9 @@ struct AttentionParams {
   // numbers b, b + blocks, ..., up to the first without a sequence.
   const AttentionItem* items = nullptr;
   int32_t max_items = 0;
+  // As AttentionPlan::is_new. Such a launch calls BeginKernelLast, so that the later ones of the
+  // pass may read the plan, and the keys of earlier passes, before they call BeginKernel.
+  bool is_new_plan = true;
   // How many items of a sequence are finished, for each kv head and tile of rows, in the place of
   // its first item: [max_items, num_kv_heads, tiles]. All are 0 between launches.
   uint32_t* counters = nullptr;

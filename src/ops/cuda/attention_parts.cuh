@@ -62,6 +62,8 @@ struct HeadView {
     if constexpr (!Kind::kHasRule) return 0;
     return params.seen.Skipped(max(Position(params, r), 0), SkipUnit(params.invariant));
   }
+  // The first key of the pass's own rows. Those before are of earlier passes.
+  __device__ int FirstNewKey() const { return context - query_rows; }
   // The row of the pool where position `key` has its key: block_rows and value_rows count likewise.
   __device__ uint32_t KeyRow(const AttentionParams& params, int key) const {
     const int block = params.by_block_tokens.Quotient(key);

@@ -26,10 +26,12 @@ __device__ int SmallQuotient(int number, int by) {
 class Chunks {
  public:
   __device__ explicit Chunks(const PlanParams& params) : params_(params), rule_(params.rule) {
-    if (rule_.chunk_keys > 0) return;
-    const int keys =
-        CountParts(params.num_seqs, [&](int seq) { return IsShort(seq) ? Keys(seq) : 0; });
-    share_ = max((keys + rule_.target_chunks - 1) / rule_.target_chunks, kUnit);
+    if (rule_.chunk_keys > 0) {
+      units_ = rule_.chunk_keys / kUnit;
+    } else if (!FitResident()) {
+      const int keys = SumShort([](int keys) { return keys; });
+      share_ = max((keys + rule_.target_chunks - 1) / rule_.target_chunks, kUnit);
+    }
   }
   __device__ Part FindItem(int index) const {
     return FindPart(params_.num_seqs, index, [&](int seq) { return Items(seq); });
@@ -58,6 +60,9 @@ class Chunks {
 
  private:
   static constexpr int kUnit = kWarps * kStepKeys;
+  // A chunk may have so many times what a block would have if all had the same. While others wait
+  // for memory, one reads faster.
+  static constexpr int kMostUnequal = 2;
   static_assert(kInvariantChunkKeys % kUnit == 0);
   __device__ bool IsShort(int seq) const {
     const int rows = params_.query_start[seq + 1] - params_.query_start[seq];
@@ -74,10 +79,28 @@ class Chunks {
   __device__ static int Units(int keys) {
     return static_cast<int>((static_cast<unsigned>(keys) + kUnit - 1) / kUnit);
   }
+  // of_keys(keys), summed over the short sequences.
+  template <typename OfKeys>
+  __device__ int SumShort(const OfKeys& of_keys) const {
+    return CountParts(params_.num_seqs,
+                      [&](int seq) { return IsShort(seq) ? of_keys(Keys(seq)) : 0; });
+  }
+  // Sets units_ to the fewest with which there are no more chunks than blocks at a time, unless
+  // these were too unequal.
+  __device__ bool FitResident() {
+    const int all = SumShort([](int keys) { return Units(keys); });
+    const int resident = rule_.resident_chunks;
+    for (units_ = max((all + resident - 1) / resident, 1);
+         int64_t{units_ - 1} * resident < int64_t{kMostUnequal} * all; units_ += 1 + units_ / 16) {
+      if (SumShort([&](int keys) { return Count(keys); }) <= resident) return true;
+    }
+    units_ = 0;
+    return false;
+  }
   // A sequence's chunks are equal, and a multiple of what the warps of a block take at a time, so
   // that no warp has more steps than another.
   __device__ int UnitsOfChunk(int keys) const {
-    if (rule_.chunk_keys > 0) return rule_.chunk_keys / kUnit;
+    if (units_ > 0) return units_;
     const int count = max(SmallQuotient(keys + share_ / 2, share_), 1);
     return max(SmallQuotient(Units(keys) + count - 1, count), 1);
   }
@@ -92,6 +115,7 @@ class Chunks {
   }
   const PlanParams& params_;
   const CutRule& rule_;
+  int units_ = 0;  // of every chunk; 0: a sequence has as many chunks as its keys are shares
   int share_ = 0;  // keys per block
 };
 
@@ -148,7 +172,11 @@ bool AttentionPlans::IsOfPass(const BatchView& batch) const {
 std::optional<AttentionPlan> AttentionPlans::Get(const CutRule& rule, const BatchView& batch) {
   if (!IsOfPass(batch)) Forget();
   for (size_t i = 0; i < num_made_; ++i) {
-    if (made_[i].rule == rule) return made_[i].plan;
+    if (made_[i].rule == rule) {
+      AttentionPlan plan = made_[i].plan;
+      plan.is_new = false;
+      return plan;
+    }
   }
   const size_t item_bytes = Aligned(static_cast<size_t>(rule.max_items) * sizeof(AttentionItem));
   const size_t bytes =

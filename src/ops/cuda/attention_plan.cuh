@@ -20,9 +20,11 @@ struct CutRule {
   // The sequences with more than above_rows rows and at most short_rows.
   int32_t above_rows = 0;
   int32_t short_rows = 0;
-  // Chunks have chunk_keys keys where that is not 0, and all have slots; else about target_chunks
-  // are made of all keys, each an item, and the sequences of one chunk need no slot.
+  // Chunks have chunk_keys keys where that is not 0, and all have slots. Else each is an item, and
+  // the sequences of one chunk need no slot: up to resident_chunks are made of all keys, as many as
+  // run at a time, or where these were too unequal about target_chunks, which are more.
   int32_t chunk_keys = 0;
+  int32_t resident_chunks = 0;
   int32_t target_chunks = 1;
   int32_t item_chunks = 1;  // at most, of one sequence
   int32_t max_items = 0;    // there are no more, whatever the lengths are
@@ -37,6 +39,7 @@ struct AttentionPlan {
   AttentionItem* items = nullptr;  // [max_items]; valid up to the first without a sequence that
                                    // each block meets
   uint32_t* counters = nullptr;    // [num_counters], zeros
+  bool is_new = true;              // no launch has used it yet
 };
 
 class AttentionPlans {

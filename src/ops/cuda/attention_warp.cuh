@@ -65,6 +65,7 @@ __device__ inline void AttendWarp(const AttentionParams& params, const HeadView&
   };
   const auto value_of = [&](uint32_t row) { return row + params.value_rows; };
   WarpQueue<Kind> queue(queue_memory, params.pool);
+  if (begin + kStepKeys > head.FirstNewKey()) BeginKernel();
   uint32_t row = 0;
   if (begin < end) {
     row = row_at(begin);
@@ -126,8 +127,9 @@ __device__ inline bool AttendItem(const AttentionParams& params, const Attention
   if (item.seq < 0) return false;
   // Nobody uses the shared memory of the previous item any more.
   __syncthreads();
-  const HeadView head(params, item, static_cast<int>(blockIdx.y));
+  const HeadView head(params, item, static_cast<int>(blockIdx.x));
   const auto load_queries = [&] {
+    BeginKernel();
     LoadQueries<Kind>(shared, kWarpRows, threadIdx.x, kBlockThreads, [&](int r) {
       return r < head.rows ? head.Query<typename Kind::Activation>(params, r, Kind::kHeadDim)
                            : nullptr;
@@ -147,24 +149,23 @@ __device__ inline bool AttendItem(const AttentionParams& params, const Attention
   return true;
 }
 
-// grid: (blocks, kv heads)
+// grid: (kv heads, blocks): the heads of an item, which lie side by side, are read together.
 template <typename Kind>
 __global__ void __launch_bounds__(kBlockThreads, Kind::kFp8 ? 3 : 2)
     WarpAttentionKernel(const __grid_constant__ AttentionParams params) {
   using T = typename Kind::Activation;
   constexpr int kDim = Kind::kHeadDim;
   extern __shared__ __align__(256) std::byte shared[];
-  const int kv_head = blockIdx.y;
+  const int kv_head = blockIdx.x;
   const float key_scale = KeyScale<typename Kind::Element>(params, kv_head);
   const float value_scale = ValueScale<typename Kind::Element>(params, kv_head);
-  BeginKernel();
-  if (params.clears_padding && blockIdx.x == gridDim.x - 1) ClearPadding<T>(params, kv_head, kDim);
+  if (params.is_new_plan) BeginKernelLast();
   const int warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4;
 
-  for (int index = blockIdx.x; index < params.max_items; index += gridDim.x) {
+  for (int index = blockIdx.y; index < params.max_items; index += gridDim.y) {
     RowState<1> state;
     RowOutput<Kind> output[1];
-    if (!AttendItem<Kind>(params, params.items[index], key_scale, shared, state, output)) return;
+    if (!AttendItem<Kind>(params, params.items[index], key_scale, shared, state, output)) break;
 
     // Read again, because the loop over keys needs the registers.
     const AttentionItem item = params.items[index];
@@ -214,6 +215,10 @@ __global__ void __launch_bounds__(kBlockThreads, Kind::kFp8 ? 3 : 2)
       MergeChunks<Kind>(params, head, item, 0, head.rows, scale, value_scale);
     }
   }
+  // One block has to wait even if none has an item; others make room for those that have one.
+  if (blockIdx.y != gridDim.y - 1) return;
+  BeginKernel();
+  if (params.clears_padding) ClearPadding<T>(params, kv_head, kDim);
 }
 
 }  // namespace tandem::ops::cuda

@@ -8,6 +8,10 @@
 // earlier work is complete and visible. Only data that no kernel writes, such as weights, may be
 // read before the call. Data written by that kernel must not be read through the read-only cache
 // (no __restrict__ const).
+//
+// What a kernel reads before the call may be several kernels old and not be there yet: short ones
+// begin one after another while the first of them still runs. After a kernel that calls
+// BeginKernelLast instead, all that was enqueued before that kernel is complete.
 #pragma once
 
 #include <cuda_runtime.h>
@@ -21,6 +25,14 @@ __device__ inline void BeginKernel() {
   // The next kernel may be set up as soon as all blocks of this one have reached this point.
   asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
   asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
+// As BeginKernel, but the next kernel is set up only when the previous one has finished.
+__device__ inline void BeginKernelLast() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+  asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 #endif
 }
 

@@ -54,8 +54,6 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   // Chunks may turn out to be no longer than what decodes.
   const int64_t max_seqs = std::min(num_seqs + batch.chunks.num_seqs, batch.num_seqs);
   const int64_t resident = BlocksPerSm<T, Stored, kHasRule>(params) * context_.num_sms;
-  // Unequal sequences are balanced better by more blocks than can run at a time.
-  const int64_t wanted = num_seqs == 1 ? resident : 2 * resident;
 
   // What there is room for.
   const int64_t row_bytes = params.head_dim * int64_t{sizeof(float)} + int64_t{sizeof(float2)};
@@ -71,12 +69,16 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
     chunks = items * rule.item_chunks;
     // The kernel of the long sequences has the same arithmetic and needs no slots.
     if (chunks > max_chunks) return 0;
-    blocks = std::min(items, std::max(CeilDiv(wanted, heads * tiles), int64_t{1}));
+    blocks = std::min(items, std::max(CeilDiv(2 * resident, heads * tiles), int64_t{1}));
   } else {
     // Only sequences of several chunks need slots. They have more than one and a half shares of the
     // keys, so they take at most 4/3 target_chunks, and there is room however many sequences.
-    rule.target_chunks = static_cast<int32_t>(
-        std::max(std::min(wanted / (heads * tiles), max_chunks * 3 / 4), int64_t{1}));
+    const auto with_room = [&](int64_t number) {
+      return static_cast<int32_t>(
+          std::max(std::min(number / (heads * tiles), max_chunks * 3 / 4), int64_t{1}));
+    };
+    rule.resident_chunks = with_room(resident);
+    rule.target_chunks = with_room(2 * resident);
     // Rounding a sequence's share up may give it one more chunk.
     items = blocks = rule.target_chunks + max_seqs;
   }
@@ -86,6 +88,7 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   const std::optional<AttentionPlan> plan = plans_.Get(rule, batch);
   if (!plan) return 0;
   params.items = plan->items;
+  params.is_new_plan = plan->is_new;
   params.counters = plan->counters;
   params.partial = workspace_.As<float>();
   params.partial_state = reinterpret_cast<float2*>(
