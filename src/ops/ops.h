@@ -325,10 +325,10 @@ class Ops {
  public:
   virtual ~Ops() = default;
 
-  // Between BeginPass and EndPass query_start, context_len and block_table of `batch`, and the keys
-  // and values before its rows, keep what they hold when the stream comes to the pass, so that a
-  // backend may compute once what the layers' calls of PagedAttention have in common, and read it
-  // early. A pass is enqueued as a whole: in one recording, or none. Else each call computes it.
+  // Between BeginPass and EndPass the arrays of `batch` (both block tables too) and the keys and
+  // values before its rows keep what they hold when the stream comes to the pass, so that a backend
+  // may compute once what the layers' calls of PagedAttention have in common, and read it early. A
+  // pass is enqueued as a whole: in one recording, or none. Outside a pass each call computes it.
   virtual void BeginPass(const BatchView& /*batch*/) {}
   virtual void EndPass() {}
   // Fills the slice's arrays from the batch's, before BeginPass of the slice. May be recorded.

@@ -73,13 +73,16 @@ class OpTimer {
   }
 
   // Median seconds of one call; `op(i)` takes operands number i, of which there are `copies`. If
-  // the backend records work, a round of all of them is launched as one, as a step's ops are.
+  // the backend records work, a round of all of them is launched as one, as a step's ops are, and
+  // is a pass with this batch unless that is null.
   template <typename Op>
-  double MedianSeconds(int64_t copies, Op&& op) {
+  double MedianSeconds(int64_t copies, Op&& op, const ops::BatchView* batch = nullptr) {
     constexpr int64_t kCalls = 20;
     const int64_t calls = std::max(copies, kCalls);
     const auto round = [&] {
+      if (batch != nullptr) backend_.ops().BeginPass(*batch);
       for (int64_t i = 0; i < calls; ++i) op(i % copies);
+      if (batch != nullptr) backend_.ops().EndPass();
     };
     backend_.WarmUp([&] { op(0); });
     (void)backend_.Synchronize();
@@ -323,15 +326,15 @@ class OpsBench {
     const int64_t qkv_rows = attention.attending_columns();
     TANDEM_ASSIGN_OR_RETURN(const Buffer qkv, timer_.Random(num_rows * qkv_rows, spec_.dtype));
     TANDEM_ASSIGN_OR_RETURN(const Buffer out, timer_.Random(num_rows * width, spec_.dtype));
-    // As the layers of a step.
+    // As the layers of a step, but each with blocks of its own.
     ops::Ops& ops = timer_.backend().ops();
-    ops.BeginPass(batch);
-    const double seconds = timer_.MedianSeconds(copies, [&](int64_t i) {
-      batch.block_table = table_buffer.As<int32_t>() + i * blocks * batch.num_seqs;
-      ops.PagedAttention(qkv.View(spec_.dtype, {num_rows, qkv_rows}), batch, kv, 0, {0.01f},
+    const auto attend = [&](int64_t i) {
+      ops::BatchView layer = batch;
+      layer.block_table = table_buffer.As<int32_t>() + i * blocks * batch.num_seqs;
+      ops.PagedAttention(qkv.View(spec_.dtype, {num_rows, qkv_rows}), layer, kv, 0, {0.01f},
                          out.View(spec_.dtype, {num_rows, width}));
-    });
-    ops.EndPass();
+    };
+    const double seconds = timer_.MedianSeconds(copies, attend, &batch);
     const auto visible = [](double length, double count) {
       return count * (length - (count - 1) / 2);
     };

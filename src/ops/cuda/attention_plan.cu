@@ -28,10 +28,12 @@ class Chunks {
   __device__ explicit Chunks(const PlanParams& params) : params_(params), rule_(params.rule) {
     if (rule_.chunk_keys > 0) {
       units_ = rule_.chunk_keys / kUnit;
-    } else if (!FitResident()) {
-      const int keys = SumShort([](int keys) { return keys; });
-      share_ = max((keys + rule_.target_chunks - 1) / rule_.target_chunks, kUnit);
+      return;
     }
+    const int units = SumShort([](int keys) { return Units(keys); });
+    if (FitResident(units)) return;
+    const int64_t share = (int64_t{units} * kUnit + rule_.target_chunks - 1) / rule_.target_chunks;
+    share_ = max(static_cast<int>(share), kUnit);
   }
   __device__ Part FindItem(int index) const {
     return FindPart(params_.num_seqs, index, [&](int seq) { return Items(seq); });
@@ -85,11 +87,11 @@ class Chunks {
     return CountParts(params_.num_seqs,
                       [&](int seq) { return IsShort(seq) ? of_keys(Keys(seq)) : 0; });
   }
-  // Sets units_ to the fewest with which there are no more chunks than blocks at a time, unless
-  // these were too unequal.
-  __device__ bool FitResident() {
-    const int all = SumShort([](int keys) { return Units(keys); });
+  // Sets units_ to few with which there are no more chunks than blocks at a time, unless these were
+  // too unequal. all: units of all sequences.
+  __device__ bool FitResident(int all) {
     const int resident = rule_.resident_chunks;
+    if (SumShort([](int keys) { return keys > 0 ? 1 : 0; }) > resident) return false;
     for (units_ = max((all + resident - 1) / resident, 1);
          int64_t{units_ - 1} * resident < int64_t{kMostUnequal} * all; units_ += 1 + units_ / 16) {
       if (SumShort([&](int keys) { return Count(keys); }) <= resident) return true;
@@ -170,7 +172,8 @@ bool AttentionPlans::IsOfPass(const BatchView& batch) const {
 }
 
 std::optional<AttentionPlan> AttentionPlans::Get(const CutRule& rule, const BatchView& batch) {
-  if (!IsOfPass(batch)) Forget();
+  if (!IsOfPass(batch) || !made_in_pass_) Forget();
+  made_in_pass_ = IsOfPass(batch);
   for (size_t i = 0; i < num_made_; ++i) {
     if (made_[i].rule == rule) {
       AttentionPlan plan = made_[i].plan;

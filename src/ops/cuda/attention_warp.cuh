@@ -65,7 +65,7 @@ __device__ inline void AttendWarp(const AttentionParams& params, const HeadView&
   };
   const auto value_of = [&](uint32_t row) { return row + params.value_rows; };
   WarpQueue<Kind> queue(queue_memory, params.pool);
-  if (begin + kStepKeys > head.FirstNewKey()) BeginKernel();
+  if (max(begin + kStepKeys, first_key + 1) > head.FirstNewKey()) BeginKernel();
   uint32_t row = 0;
   if (begin < end) {
     row = row_at(begin);

@@ -3,15 +3,18 @@
 // GPUs before sm_90 start each kernel after the end of the previous one: BeginKernel then does
 // nothing.
 //
-// Every kernel launched this way calls BeginKernel first, on every path. It returns when the
-// previous kernel has finished, which had called BeginKernel too or was launched normally: so all
-// earlier work is complete and visible. Only data that no kernel writes, such as weights, may be
-// read before the call. Data written by that kernel must not be read through the read-only cache
-// (no __restrict__ const).
+// A kernel launched this way calls BeginKernel before it writes to the device's memory, and before
+// it reads what a kernel writes (weights, which none does, it may read before). The call returns
+// when the previous kernel has ended. At least one block of every grid calls it on every path, so
+// that the end of a grid means the end of all before it: all earlier work is complete and visible
+// after the call. Data written by that kernel must not be read through the read-only cache (no
+// __restrict__ const).
 //
-// What a kernel reads before the call may be several kernels old and not be there yet: short ones
-// begin one after another while the first of them still runs. After a kernel that calls
-// BeginKernelLast instead, all that was enqueued before that kernel is complete.
+// What is older than the previous kernel is not complete before the call either: short kernels
+// begin one after another while the first of them still runs. Once a kernel has called
+// BeginKernelLast instead, as its first statement and in all blocks, all that was enqueued before
+// it is complete for whatever is enqueued after it, which may then read that before its own call.
+// (It begins on an SM with an empty L1 cache, as every grid does.)
 #pragma once
 
 #include <cuda_runtime.h>
