@@ -62,7 +62,8 @@ Status CheckBlocks(const ModelSpec& spec, const Sharding& sharding, const Weight
   if (scheme.input_order) {
     return Unimplemented("tp_size is " + std::to_string(tp) + ", but the columns of " +
                          std::string(row.hf_name) +
-                         " are stored in an order of their own (act-order) and are not split");
+                         " are stored in an order of their own (act-order), which files of ranks "
+                         "do not divide; write one for tp_size 1, which any number of ranks read");
   }
   const int64_t together = std::max(scheme.block_columns, scheme.elements_per_byte());
   if (row.columns(spec, layer) / tp % together == 0) return {};
@@ -99,6 +100,24 @@ Status CheckRule(const ModelSpec& spec, const Sharding& sharding, const WeightRo
 // The first expert of a rank. If they do not divide evenly, some ranks have one more.
 int64_t FirstExpert(const MoeSpec& moe, const RankPlace& place, int64_t rank) {
   return rank * moe.num_experts / place.ranks;
+}
+
+// Of a rank: weights whose parts are stored otherwise than the whole are exceptions.
+void KeepParts(const Sharding& sharding, ModelSpec& spec) {
+  const ModelSpec whole = spec;
+  for (const WeightId& id : StoredWeights(whole)) {
+    const OrderedPart part = OrderedPartOf(whole, sharding, id.role, id.layer);
+    if (id.part != WeightPart::kWeight || id.expert > 0 || part == OrderedPart::kNone) continue;
+    QuantScheme scheme;
+    if (part == OrderedPart::kNeurons) {
+      scheme = SchemeOf(whole, id.role, id.layer);
+      scheme.input_order = false;
+    }
+    std::erase_if(spec.exceptions, [&](const SchemeException& other) {
+      return other.role == id.role && other.layer == id.layer;
+    });
+    spec.exceptions.push_back({id.role, id.layer, scheme});
+  }
 }
 
 // Leaves in each layer the heads and neurons, or experts, of one rank.
@@ -199,6 +218,29 @@ Split SplitOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& i
   return Split::kNone;
 }
 
+OrderedPart OrderedPartOf(const ModelSpec& spec, const Sharding& sharding, WeightRole role,
+                          int64_t layer) {
+  const QuantScheme scheme = SchemeOf(spec, role, layer);
+  if (sharding.tp_size == 1 || !scheme.input_order) return OrderedPart::kNone;
+  if (SplitOf(spec, sharding, {role, layer}) != Split::kCols) return OrderedPart::kNone;
+  if (RowOf(role).shard != ShardRule::kNeuronColumns || scheme.input_factors) {
+    return OrderedPart::kWidened;
+  }
+  const int64_t part = RowOf(role).columns(spec, layer) / sharding.tp_size;
+  bool whole_blocks = part % std::max(scheme.block_columns, scheme.elements_per_byte()) == 0;
+  for (const WeightRole neurons :
+       {WeightRole::kGate, WeightRole::kUp, WeightRole::kExpertGate, WeightRole::kExpertUp}) {
+    if (TakerOfNeurons(neurons) != role) continue;
+    whole_blocks = whole_blocks && SchemeOf(spec, neurons, layer).block_rows <= 1;
+  }
+  return whole_blocks ? OrderedPart::kNeurons : OrderedPart::kWidened;
+}
+
+std::optional<WeightRole> TakerOfNeurons(WeightRole role) {
+  if (RowOf(role).shard != ShardRule::kNeuronRows) return std::nullopt;
+  return RowOf(role).per_expert ? WeightRole::kExpertDown : WeightRole::kDown;
+}
+
 bool IsSummed(const WeightId& id) {
   const ShardRule rule = RowOf(id.role).shard;
   return rule == ShardRule::kHeadColumns || rule == ShardRule::kNeuronColumns;
@@ -240,7 +282,8 @@ Result<ModelSpec> RankSpec(const ModelSpec& whole, const RankPlace& place) {
   const bool is_split = place.ranks > 1 || place.stages > 1;
   if (place.has_layers() && !is_split) return spec;
   const Sharding sharding = ShardingOf(place);
-  TANDEM_RETURN_IF_ERROR(CheckSharding(whole, sharding));
+  KeepParts(sharding, spec);
+  TANDEM_RETURN_IF_ERROR(CheckSharding(spec, sharding));
   spec.tied_head = false;
   spec.head_bias = whole.head_bias && !whole.tied_head;
   if (place.ranks > 1) ShareLayers(spec);

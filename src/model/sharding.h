@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "base/status.h"
 #include "model/weight_roles.h"
@@ -29,6 +30,22 @@ Status CheckSharding(const ModelSpec& spec, const Sharding& sharding);
 
 enum class Split : uint8_t { kNone, kRows, kCols };
 Split SplitOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& id);
+
+// How a rank keeps its part of a weight whose columns are divided and are stored in an order of
+// their own (QuantScheme::input_order). Files of ranks have no such parts.
+enum class OrderedPart : uint8_t {
+  kNone,  // the weight is another
+  // The ranks divide the columns as stored, and the neurons of an MLP as these columns name them:
+  // its part needs no order.
+  kNeurons,
+  // Widened to the model's type: the columns of a rank's heads, or of its neurons where its part
+  // would begin or end within a group.
+  kWidened,
+};
+OrderedPart OrderedPartOf(const ModelSpec& spec, const Sharding& sharding, WeightRole role,
+                          int64_t layer);
+// The role whose columns are the neurons that this one's rows are; nullopt: they are others.
+std::optional<WeightRole> TakerOfNeurons(WeightRole role);
 
 // The products with this weight are summed over the ranks, so that only the first adds its bias.
 bool IsSummed(const WeightId& id);

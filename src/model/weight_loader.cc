@@ -112,41 +112,8 @@ Status WeightLoader::LoadExperts(int64_t layer, ops::ExpertWeights& out) {
   return {};
 }
 
-Result<ops::LinearPart> WeightLoader::GetPart(WeightRole role, int64_t layer, int64_t expert) {
-  ops::LinearPart part;
-  part.scheme = SchemeOf(spec(), role, layer);
-  for (const WeightPart kind : WeightParts(spec(), role, layer)) {
-    TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source_.Get({role, layer, kind, expert}));
-    switch (kind) {
-      case WeightPart::kWeight:
-        part.weight = tensor;
-        break;
-      case WeightPart::kBias:
-        part.bias = tensor;
-        break;
-      case WeightPart::kScale:
-        part.scale = tensor;
-        break;
-      case WeightPart::kZero:
-        part.zero = tensor;
-        break;
-      case WeightPart::kInputFactors:
-        part.input_factors = tensor;
-        break;
-      case WeightPart::kInputOrder:
-        part.input_order = tensor;
-        break;
-      case WeightPart::kInputScale:  // one for all parts of a pack
-      case WeightPart::kCacheScale:  // of what the product becomes in the cache
-      case WeightPart::kCount:
-        break;
-    }
-  }
-  return part;
-}
-
 Status WeightLoader::LoadHeads(WeightRole role, int64_t layer, ops::LinearWeight& out) {
-  TANDEM_ASSIGN_OR_RETURN(const ops::LinearPart part, GetPart(role, layer, /*expert=*/0));
+  TANDEM_ASSIGN_OR_RETURN(const ops::LinearPart part, ReadPart(source_, role, layer, /*expert=*/0));
   const HeadShape shape = HeadShapeOf(spec(), role, layer);
   const bool transposed = RowOf(role).by_head == HeadProducts::kTransposed;
   const Shape padded{shape.padded_rows(), shape.cols};
@@ -185,7 +152,7 @@ Status WeightLoader::LoadPack(WeightPack pack, int64_t layer, ops::LinearWeight&
   }
   std::vector<ops::LinearPart> parts;
   for (const WeightRole role : roles) {
-    TANDEM_ASSIGN_OR_RETURN(parts.emplace_back(), GetPart(role, layer, expert));
+    TANDEM_ASSIGN_OR_RETURN(parts.emplace_back(), ReadPart(source_, role, layer, expert));
   }
   const WeightFormat kept = KeptFormat(spec(), roles.front(), layer, backend_, asked_);
   for (const auto& [has, kind] : {std::pair(kept.scheme.input_factors, WeightPart::kInputFactors),

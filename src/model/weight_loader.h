@@ -56,8 +56,6 @@ class WeightLoader {
 
  private:
   Status Allocate(size_t bytes, Buffer& out);
-  // The weight with its scales and its like; views of what the source holds.
-  Result<ops::LinearPart> GetPart(WeightRole role, int64_t layer, int64_t expert);
   Status LoadHeads(WeightRole role, int64_t layer, ops::LinearWeight& out);
 
   WeightSource& source_;

@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "ops/backend.h"
 #include "tensor/convert.h"
 
 namespace tandem {
@@ -14,6 +15,40 @@ Result<std::vector<float>> ReadFloats(WeightSource& source, const WeightId& id) 
   ConvertElements(tensor, {floats.data(), DType::kF32, tensor.shape, {}});
   source.Release();
   return floats;
+}
+
+Result<ops::LinearPart> ReadPart(WeightSource& source, WeightRole role, int64_t layer,
+                                 int64_t expert) {
+  ops::LinearPart part;
+  part.scheme = SchemeOf(source.spec(), role, layer);
+  for (const WeightPart kind : WeightParts(source.spec(), role, layer)) {
+    TANDEM_ASSIGN_OR_RETURN(const Tensor tensor, source.Get({role, layer, kind, expert}));
+    switch (kind) {
+      case WeightPart::kWeight:
+        part.weight = tensor;
+        break;
+      case WeightPart::kBias:
+        part.bias = tensor;
+        break;
+      case WeightPart::kScale:
+        part.scale = tensor;
+        break;
+      case WeightPart::kZero:
+        part.zero = tensor;
+        break;
+      case WeightPart::kInputFactors:
+        part.input_factors = tensor;
+        break;
+      case WeightPart::kInputOrder:
+        part.input_order = tensor;
+        break;
+      case WeightPart::kInputScale:  // one for all parts of a pack
+      case WeightPart::kCacheScale:  // of what the product becomes in the cache
+      case WeightPart::kCount:
+        break;
+    }
+  }
+  return part;
 }
 
 Result<float> LargestInputScale(WeightSource& source, std::span<const WeightRole> roles,

@@ -10,6 +10,10 @@
 #include "model/weight_roles.h"
 #include "tensor/tensor.h"
 
+namespace tandem::ops {
+struct LinearPart;
+}
+
 namespace tandem {
 
 class WeightSource {
@@ -31,6 +35,10 @@ class WeightSource {
 
 // The elements of a tensor, widened. Releases the source.
 Result<std::vector<float>> ReadFloats(WeightSource& source, const WeightId& id);
+
+// All parts of a product's weight; they live until the source's Release.
+Result<ops::LinearPart> ReadPart(WeightSource& source, WeightRole role, int64_t layer,
+                                 int64_t expert);
 
 // The input scale of products that are computed, or stored, as one: the largest of the roles',
 // whose range holds the inputs of each. `of` says of which layer and expert.
