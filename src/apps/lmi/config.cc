@@ -96,7 +96,12 @@ Status LmiConfig::TakeGiven(bool is_server) {
     }
     for (const auto& [option, text] : settings_.options) {
       const auto old = before.options.find(option);
-      if (old == before.options.end() || old->second != text) where_[option] = given.where;
+      if (old != before.options.end() && old->second == text) continue;
+      if (old != before.options.end()) {
+        notes_.push_back(
+            fmt::format("{}: no effect: {} sets the same", where_[option], given.where));
+      }
+      where_[option] = given.where;
     }
   }
   if (!unknown.empty()) {

@@ -221,6 +221,18 @@ TEST(LmiConfig, KeysOfTheServerInAModelsFileAreTold) {
   EXPECT_THAT(config.notes(), Contains(HasSubstr("is a key of the server")));
 }
 
+TEST(LmiConfig, SaysWhichOfTwoKeysForOneOptionCounts) {
+  const LmiConfig config =
+      Config(Model({}, "option.pipeline_parallel_size=4\noption.pipeline_parallel_degree=2"));
+  EXPECT_EQ(OptionOf(config, "pipeline_parallel_size"), "4");
+  EXPECT_THAT(config.notes(), Contains(HasSubstr("option.pipeline_parallel_size sets the same")));
+  EXPECT_THAT(Config(Model({},
+                           "option.pipeline_parallel_size=2\n"
+                           "option.pipeline_parallel_degree=2"))
+                  .notes(),
+              IsEmpty());
+}
+
 TEST(LmiConfig, PartsOfAQuantizationThatIsNotAskedForAreTold) {
   EXPECT_THAT(Config(Model({}, "option.smoothquant_alpha=0.5")).notes(),
               Contains(HasSubstr("no effect without option.quantize")));
