@@ -29,9 +29,12 @@ struct Matrix {
   float input_scale = 0.0f;
 
   int groups() const { return (cols + group - 1) / group; }
-  size_t At(int row, int col) const { return static_cast<size_t>(row * cols + col); }
+  size_t At(int row, int col) const {
+    return static_cast<size_t>(row) * static_cast<size_t>(cols) + static_cast<size_t>(col);
+  }
   size_t Block(int row, int g) const {
-    return static_cast<size_t>(row / block_rows * groups() + g);
+    return static_cast<size_t>(row / block_rows) * static_cast<size_t>(groups()) +
+           static_cast<size_t>(g);
   }
   size_t num_scales() const { return Block((rows + block_rows - 1) / block_rows * block_rows, 0); }
   float Value(int row, int col) const {
@@ -63,7 +66,7 @@ inline Matrix Scaled(Random& random, int rows, int cols, int group, int block_ro
   m.cols = cols;
   m.block_rows = block_rows;
   m.group = group == 0 ? cols : group;
-  m.codes.resize(static_cast<size_t>(rows * cols));
+  m.codes.resize(m.At(rows, 0));
   m.numbers.resize(m.codes.size());
   m.zeros.resize(m.num_scales());
   m.factors.assign(static_cast<size_t>(cols), 1.0f);
@@ -149,8 +152,10 @@ class Packer {
 inline std::vector<float> Transposed(const std::vector<float>& values, int rows, int cols) {
   std::vector<float> out;
   for (int col = 0; col < cols; ++col) {
-    for (int row = 0; row < rows; ++row)
-      out.push_back(values[static_cast<size_t>(row * cols + col)]);
+    for (int row = 0; row < rows; ++row) {
+      out.push_back(
+          values[static_cast<size_t>(row) * static_cast<size_t>(cols) + static_cast<size_t>(col)]);
+    }
   }
   return out;
 }
