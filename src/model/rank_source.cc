@@ -74,6 +74,7 @@ Result<Tensor> RankSource::Copy(DType dtype, const Shape& shape) {
   return copy.View(dtype, shape);
 }
 
+// The rank's columns of a weight in act-order, in the order of its inputs.
 Result<Tensor> RankSource::WidenedColumns(const WeightId& id) {
   TANDEM_ASSIGN_OR_RETURN(const ops::LinearPart whole,
                           ReadPart(whole_, id.role, id.layer, id.expert));
@@ -89,7 +90,7 @@ Result<Tensor> RankSource::WidenedColumns(const WeightId& id) {
   return part;
 }
 
-// The rows of the neurons whose columns `taker` has on this rank.
+// The rows of the neurons that the rank's columns of `taker` multiply, in their order.
 Result<Tensor> RankSource::NeuronRows(const WeightId& id, WeightRole taker, const Tensor& whole) {
   const WeightId order_id{taker, id.layer, WeightPart::kInputOrder, id.expert};
   TANDEM_ASSIGN_OR_RETURN(const Tensor order, whole_.Get(order_id));

@@ -1,7 +1,7 @@
 // RankSource: the weights of one rank, cut from those of the whole model while they are read: of
 // the layers of its stage, its share (of experts that are not split, its own). Products that are
 // summed over the ranks have their bias on the first rank of the stage and zeros on the others; an
-// expert that is not split keeps its own. Of weights in act-order OrderedPart says what becomes.
+// expert that is not split keeps its own. OrderedPart says how weights in act-order are cut.
 // The loader owns it.
 #pragma once
 
@@ -28,6 +28,7 @@ class RankSource final : public WeightSource {
   Status Finish() override { return whole_.Finish(); }
 
  private:
+  // Memory for a part that is no view of the whole, until Release.
   Result<Tensor> Copy(DType dtype, const Shape& shape);
   Result<Tensor> WidenedColumns(const WeightId& id);
   Result<Tensor> NeuronRows(const WeightId& id, WeightRole taker, const Tensor& whole);

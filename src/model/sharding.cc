@@ -102,12 +102,13 @@ int64_t FirstExpert(const MoeSpec& moe, const RankPlace& place, int64_t rank) {
   return rank * moe.num_experts / place.ranks;
 }
 
-// Of a rank: weights whose parts are stored otherwise than the whole are exceptions.
-void KeepParts(const Sharding& sharding, ModelSpec& spec) {
+// Makes exceptions of the weights that a rank stores in another scheme than the whole model.
+void AddPartSchemes(const Sharding& sharding, ModelSpec& spec) {
   const ModelSpec whole = spec;
   for (const WeightId& id : StoredWeights(whole)) {
+    if (id.part != WeightPart::kWeight || id.expert > 0) continue;
     const OrderedPart part = OrderedPartOf(whole, sharding, id.role, id.layer);
-    if (id.part != WeightPart::kWeight || id.expert > 0 || part == OrderedPart::kNone) continue;
+    if (part == OrderedPart::kNone) continue;
     QuantScheme scheme;
     if (part == OrderedPart::kNeurons) {
       scheme = SchemeOf(whole, id.role, id.layer);
@@ -282,7 +283,7 @@ Result<ModelSpec> RankSpec(const ModelSpec& whole, const RankPlace& place) {
   const bool is_split = place.ranks > 1 || place.stages > 1;
   if (place.has_layers() && !is_split) return spec;
   const Sharding sharding = ShardingOf(place);
-  KeepParts(sharding, spec);
+  AddPartSchemes(sharding, spec);
   TANDEM_RETURN_IF_ERROR(CheckSharding(spec, sharding));
   spec.tied_head = false;
   spec.head_bias = whole.head_bias && !whole.tied_head;

@@ -31,20 +31,21 @@ Status CheckSharding(const ModelSpec& spec, const Sharding& sharding);
 enum class Split : uint8_t { kNone, kRows, kCols };
 Split SplitOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& id);
 
-// How a rank keeps its part of a weight whose columns are divided and are stored in an order of
-// their own (QuantScheme::input_order). Files of ranks have no such parts.
+// How a rank stores its part of a weight that is split by columns while its columns are stored in
+// an order of their own (QuantScheme::input_order). Checkpoint files of ranks have no such parts.
 enum class OrderedPart : uint8_t {
-  kNone,  // the weight is another
-  // The ranks divide the columns as stored, and the neurons of an MLP as these columns name them:
-  // its part needs no order.
+  kNone,  // the weight is stored in the order of its inputs, or is not split by columns
+  // Quantized as stored. Each rank has columns that follow each other as stored, and of the MLP the
+  // neurons that these columns multiply, in the same order: so its part needs no order.
   kNeurons,
-  // Widened to the model's type: the columns of a rank's heads, or of its neurons where its part
-  // would begin or end within a group.
+  // Widened to the model's type: attention's heads lie in any order over the groups; and so are
+  // neurons whose number on a rank is not a whole number of groups.
   kWidened,
 };
 OrderedPart OrderedPartOf(const ModelSpec& spec, const Sharding& sharding, WeightRole role,
                           int64_t layer);
-// The role whose columns are the neurons that this one's rows are; nullopt: they are others.
+// Of a role whose rows are an MLP's neurons (gate and up): the role whose columns are these neurons
+// (down). Of any other: nullopt.
 std::optional<WeightRole> TakerOfNeurons(WeightRole role);
 
 // The products with this weight are summed over the ranks, so that only the first adds its bias.

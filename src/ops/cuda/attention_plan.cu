@@ -62,8 +62,8 @@ class Chunks {
 
  private:
   static constexpr int kUnit = kWarps * kStepKeys;
-  // A chunk may have so many times what a block would have if all had the same. While others wait
-  // for memory, one reads faster.
+  // The longest chunk may be this many times the mean share of a block: when other blocks have
+  // ended, those that remain read faster.
   static constexpr int kMostUnequal = 2;
   static_assert(kInvariantChunkKeys % kUnit == 0);
   __device__ bool IsShort(int seq) const {
@@ -87,8 +87,8 @@ class Chunks {
     return CountParts(params_.num_seqs,
                       [&](int seq) { return IsShort(seq) ? of_keys(Keys(seq)) : 0; });
   }
-  // Sets units_ to few with which there are no more chunks than blocks at a time, unless these were
-  // too unequal. all: units of all sequences.
+  // Looks for a length of chunks, units_, with which all of them run at a time and none is too
+  // long. all: the units of all sequences.
   __device__ bool FitResident(int all) {
     const int resident = rule_.resident_chunks;
     if (SumShort([](int keys) { return keys > 0 ? 1 : 0; }) > resident) return false;

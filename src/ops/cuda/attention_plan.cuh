@@ -21,8 +21,9 @@ struct CutRule {
   int32_t above_rows = 0;
   int32_t short_rows = 0;
   // Chunks have chunk_keys keys where that is not 0, and all have slots. Else each is an item, and
-  // the sequences of one chunk need no slot: up to resident_chunks are made of all keys, as many as
-  // run at a time, or where these were too unequal about target_chunks, which are as many or more.
+  // the sequences of one chunk need no slot. All keys are cut into at most resident_chunks, which
+  // run at a time; where the sequences are too unequal for that, into about target_chunks, which
+  // are no fewer.
   int32_t chunk_keys = 0;
   int32_t resident_chunks = 0;
   int32_t target_chunks = 1;
@@ -70,7 +71,7 @@ class AttentionPlans {
   // One for each rule: models have a few shapes of attention, and a batch at most two launches.
   std::array<Made, 8> made_;
   size_t num_made_ = 0;
-  bool made_in_pass_ = false;  // they are of the pass's batch
+  bool made_in_pass_ = false;  // for the pass's batch, not for a call with another
   size_t used_bytes_ = 0;
 };
 

@@ -4,17 +4,17 @@
 // nothing.
 //
 // A kernel launched this way calls BeginKernel before it writes to the device's memory, and before
-// it reads what a kernel writes (weights, which none does, it may read before). The call returns
-// when the previous kernel has ended. At least one block of every grid calls it on every path, so
-// that the end of a grid means the end of all before it: all earlier work is complete and visible
-// after the call. Data written by that kernel must not be read through the read-only cache (no
-// __restrict__ const).
+// it reads anything that a kernel writes. Weights, which no kernel writes, it may read before. The
+// call returns when the previous kernel has ended. At least one block of every grid calls it on
+// every path, so that the end of a grid means the end of all before it: all earlier work is
+// complete and visible after the call. Data written by that kernel must not be read through the
+// read-only cache (no __restrict__ const).
 //
-// What is older than the previous kernel is not complete before the call either: short kernels
-// begin one after another while the first of them still runs. Once a kernel has called
-// BeginKernelLast instead, as its first statement and in all blocks, all that was enqueued before
-// it is complete for whatever is enqueued after it, which may then read that before its own call.
-// (It begins on an SM with an empty L1 cache, as every grid does.)
+// Before the call even work older than the previous kernel may not be complete: short kernels begin
+// one after another while the first of them still runs. There is one way to read such data early. A
+// kernel calls BeginKernelLast instead, as its first statement and in all blocks. Then all that was
+// enqueued before it is complete for whatever is enqueued after it, which may read that before its
+// own call. (A grid begins on an SM with an empty L1 cache.)
 #pragma once
 
 #include <cuda_runtime.h>

@@ -71,8 +71,9 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
     if (chunks > max_chunks) return 0;
     blocks = std::min(items, std::max(CeilDiv(2 * resident, heads * tiles), int64_t{1}));
   } else {
-    // Only sequences of several chunks need slots. They have more than one and a half shares of the
-    // keys, so they take at most 4/3 target_chunks, and there is room however many sequences.
+    // Only sequences of several chunks need slots. Cut for target_chunks they have more than one
+    // and a half shares of the keys, so they take at most 4/3 target_chunks, and there is room
+    // however many sequences.
     const auto with_room = [&](int64_t number) {
       return static_cast<int32_t>(
           std::max(std::min(number / (heads * tiles), max_chunks * 3 / 4), int64_t{1}));
