@@ -72,8 +72,8 @@ INSTANTIATE_TEST_SUITE_P(Checkpoints, QuantizedRanksTest,
                                   std::to_string(info.param.second);
                          });
 
-// Folders whose columns are in act-order. Groups of 32 columns are whole on 2 and 4 ranks, not
-// on 8.
+// Folders whose columns are in act-order, in groups of 16 or of 32. On 8 ranks groups of 32 are not
+// whole.
 class ActOrderRanksTest : public FolderTest, public ::testing::WithParamInterface<const char*> {
  protected:
   ActOrderRanksTest() {

@@ -62,8 +62,9 @@ Status CheckBlocks(const ModelSpec& spec, const Sharding& sharding, const Weight
   if (scheme.input_order) {
     return Unimplemented("tp_size is " + std::to_string(tp) + ", but the columns of " +
                          std::string(row.hf_name) +
-                         " are stored in an order of their own (act-order), which files of ranks "
-                         "do not divide; write one for tp_size 1, which any number of ranks read");
+                         " are stored in an order of their own (act-order) and cannot be split: "
+                         "experts may be divided whole, and files for tp_size 1 are read by any "
+                         "number of ranks");
   }
   const int64_t together = std::max(scheme.block_columns, scheme.elements_per_byte());
   if (row.columns(spec, layer) / tp % together == 0) return {};
@@ -224,17 +225,17 @@ OrderedPart OrderedPartOf(const ModelSpec& spec, const Sharding& sharding, Weigh
   const QuantScheme scheme = SchemeOf(spec, role, layer);
   if (sharding.tp_size == 1 || !scheme.input_order) return OrderedPart::kNone;
   if (SplitOf(spec, sharding, {role, layer}) != Split::kCols) return OrderedPart::kNone;
-  if (RowOf(role).shard != ShardRule::kNeuronColumns || scheme.input_factors) {
-    return OrderedPart::kWidened;
-  }
+  if (RowOf(role).shard != ShardRule::kNeuronColumns) return OrderedPart::kWidened;
   const int64_t part = RowOf(role).columns(spec, layer) / sharding.tp_size;
-  bool whole_blocks = part % std::max(scheme.block_columns, scheme.elements_per_byte()) == 0;
+  bool whole_blocks = !scheme.input_factors &&
+                      part % std::max(scheme.block_columns, scheme.elements_per_byte()) == 0;
   for (const WeightRole neurons :
        {WeightRole::kGate, WeightRole::kUp, WeightRole::kExpertGate, WeightRole::kExpertUp}) {
     if (TakerOfNeurons(neurons) != role) continue;
     whole_blocks = whole_blocks && SchemeOf(spec, neurons, layer).block_rows <= 1;
   }
-  return whole_blocks ? OrderedPart::kNeurons : OrderedPart::kWidened;
+  if (whole_blocks) return OrderedPart::kNeurons;
+  return RowOf(role).per_expert ? OrderedPart::kNone : OrderedPart::kWidened;
 }
 
 std::optional<WeightRole> TakerOfNeurons(WeightRole role) {
@@ -279,12 +280,15 @@ Result<ModelSpec> RankSpec(const ModelSpec& whole, const RankPlace& place) {
   TANDEM_CHECK(place.stage >= RankPlace::kNoStage && place.stage < place.stages,
                "a stage beyond their number");
   ModelSpec spec = whole;
-  spec.place = place;
-  const bool is_split = place.ranks > 1 || place.stages > 1;
-  if (place.has_layers() && !is_split) return spec;
   const Sharding sharding = ShardingOf(place);
-  AddPartSchemes(sharding, spec);
-  TANDEM_RETURN_IF_ERROR(CheckSharding(spec, sharding));
+  const bool is_split = place.ranks > 1 || place.stages > 1;
+  if (is_split || !place.has_layers()) {
+    // While it is still that of the whole model.
+    AddPartSchemes(sharding, spec);
+    TANDEM_RETURN_IF_ERROR(CheckSharding(spec, sharding));
+  }
+  spec.place = place;
+  if (place.has_layers() && !is_split) return spec;
   spec.tied_head = false;
   spec.head_bias = whole.head_bias && !whole.tied_head;
   if (place.ranks > 1) ShareLayers(spec);

@@ -34,7 +34,11 @@ Split SplitOf(const ModelSpec& spec, const Sharding& sharding, const WeightId& i
 // How a rank stores its part of a weight that is split by columns while its columns are stored in
 // an order of their own (QuantScheme::input_order). Checkpoint files of ranks have no such parts.
 enum class OrderedPart : uint8_t {
-  kNone,  // the weight is stored in the order of its inputs, or is not split by columns
+  // The weight is stored in the order of its inputs, is not split by columns, or cannot be: experts
+  // whose neurons on a rank are not a whole number of groups. They would take four times the
+  // memory,
+  // and can be divided whole.
+  kNone,
   // Quantized as stored. Each rank has columns that follow each other as stored, and of the MLP the
   // neurons that these columns multiply, in the same order: so its part needs no order.
   kNeurons,

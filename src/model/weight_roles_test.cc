@@ -197,5 +197,34 @@ TEST(Sharding, NamesWhatTheRanksDoNotDivide) {
   }
 }
 
+TEST(Sharding, ExpertsInActOrderAreDividedWholeWhereGroupsAreNot) {
+  ModelSpec spec = Spec();
+  spec.quantization = {.element = QuantScheme::Element::kInt4,
+                       .block_rows = 1,
+                       .block_columns = 16,
+                       .input_order = true};
+  LayerSpec& layer = spec.layers[1];
+  layer.mlp.intermediate_size = 0;
+  layer.moe = {
+      .num_experts = 4, .expert = {.intermediate_size = 48}, .routing = {.experts_per_token = 2}};
+  const Result<ModelSpec> refused = RankSpec(spec, {.ranks = 2});
+  ASSERT_FALSE(refused.ok());
+  EXPECT_NE(refused.status().message().find("act-order"), std::string::npos);
+  EXPECT_TRUE(RankSpec(spec, {.ranks = 2, .whole_experts = true}).ok());
+  layer.moe.expert.intermediate_size = 64;
+  const Result<ModelSpec> part = RankSpec(spec, {.ranks = 2});
+  ASSERT_TRUE(part.ok()) << part.status().message();
+  EXPECT_FALSE(SchemeOf(*part, WeightRole::kExpertDown, 1).is_plain());
+  EXPECT_TRUE(SchemeOf(*part, WeightRole::kAttentionOut, 1).is_plain());
+}
+
+TEST(Sharding, AHeadInBlocksIsDividedOnce) {
+  ModelSpec spec = Spec();
+  spec.vocab_size = 32;
+  spec.exceptions = {{WeightRole::kHead, 0, {QuantScheme::Element::kFp8E4M3, 16, 16}}};
+  const Result<ModelSpec> part = RankSpec(spec, {.ranks = 2});
+  EXPECT_TRUE(part.ok()) << part.status().message();
+}
+
 }  // namespace
 }  // namespace tandem
