@@ -246,27 +246,50 @@ TEST_P(LinearQuantizedTest, RowDoesNotDependOnTheOthers) {
   }
 }
 
+// The blocks of few rows grow with the outputs.
+TEST_P(LinearQuantizedTest, RowDoesNotDependOnTheOthersWithManyOutputs) {
+  const int64_t cols = 192, most = 40;
+  const OwnedTensor x = Random({most, cols}, dtype(), 36);
+  for (const Scheme& scheme :
+       {Scheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 64},
+        Scheme{.element = Element::kInt8, .block_rows = 1}}) {
+    for (const int64_t outputs : {2048, 4096, 6400, 10240, 17024}) {
+      SCOPED_TRACE(DescribeScheme(scheme) + ", " + std::to_string(outputs) + " outputs");
+      const OwnedPart owned = RandomPart(scheme, outputs, cols, 37);
+      const LinearWeight weight = backend().PackLinear({{owned.part}}, {dtype(), scheme}).value();
+      const std::vector<std::byte> all = Run(x.tensor, weight, DType::kF32);
+      const size_t row_bytes = static_cast<size_t>(outputs) * sizeof(float);
+      for (const int64_t rows : {1, 4, 8, 9, 16}) {
+        const std::vector<std::byte> some = Run(x.tensor.Rows(rows), weight, DType::kF32);
+        ASSERT_EQ(std::memcmp(some.data(), all.data(), static_cast<size_t>(rows) * row_bytes), 0)
+            << rows << " rows";
+      }
+    }
+  }
+}
+
 TEST_P(LinearQuantizedTest, GatedMlpIsItsPartsBitForBit) {
   for (const Scheme& scheme :
        {Scheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 128},
         Scheme{.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic}}) {
-    const int64_t width = 2048, cols = 96;
-    const OwnedPart gate = RandomPart(scheme, width, cols, 11);
-    const OwnedPart up = RandomPart(scheme, width, cols, 12);
-    const OwnedPart down = RandomPart(scheme, cols, width, 13);
-    const WeightFormat kept{dtype(), scheme};
-    const LinearWeight both = backend().PackLinear({{gate.part, up.part}}, kept).value();
-    const LinearWeight last = backend().PackLinear({{down.part}}, kept).value();
-    for (const int64_t rows : {7, 40}) {
-      const OwnedTensor x = Random({rows, cols}, dtype(), 14, 0.2f);
-      const OwnedTensor gate_up = Poisoned({rows, 2 * width}, dtype());
-      const OwnedTensor activated = Poisoned({rows, width}, dtype());
-      const OwnedTensor fused = Poisoned({rows, cols}, dtype());
-      ops().Mlp(x.tensor, both, Activation::kSilu, last, gate_up.tensor, activated.tensor,
-                fused.tensor);
-      ops().Linear(x.tensor, both, gate_up.tensor);
-      ops().Activate(Activation::kSilu, gate_up.tensor, activated.tensor);
-      EXPECT_EQ(Bytes(fused.tensor), Run(activated.tensor, last, dtype())) << rows << " rows";
+    for (const auto& [width, cols] : {std::pair<int64_t, int64_t>{2048, 96}, {8704, 128}}) {
+      const OwnedPart gate = RandomPart(scheme, width, cols, 11);
+      const OwnedPart up = RandomPart(scheme, width, cols, 12);
+      const OwnedPart down = RandomPart(scheme, cols, width, 13);
+      const WeightFormat kept{dtype(), scheme};
+      const LinearWeight both = backend().PackLinear({{gate.part, up.part}}, kept).value();
+      const LinearWeight last = backend().PackLinear({{down.part}}, kept).value();
+      for (const int64_t rows : {7, 40}) {
+        const OwnedTensor x = Random({rows, cols}, dtype(), 14, 0.2f);
+        const OwnedTensor gate_up = Poisoned({rows, 2 * width}, dtype());
+        const OwnedTensor activated = Poisoned({rows, width}, dtype());
+        const OwnedTensor fused = Poisoned({rows, cols}, dtype());
+        ops().Mlp(x.tensor, both, Activation::kSilu, last, gate_up.tensor, activated.tensor,
+                  fused.tensor);
+        ops().Linear(x.tensor, both, gate_up.tensor);
+        ops().Activate(Activation::kSilu, gate_up.tensor, activated.tensor);
+        EXPECT_EQ(Bytes(fused.tensor), Run(activated.tensor, last, dtype())) << rows << " rows";
+      }
     }
   }
 }

@@ -418,6 +418,7 @@ TEST_P(LinearFp8Test, GatedMlpIsItsPartsBitForBit) {
     ExpectGatedMlpIsItsParts(136, 1088, kept, {1, 7, 16, 20});
     ExpectGatedMlpIsItsParts(2050, 1728, kept, {1, 7, 9, 16});
     ExpectGatedMlpIsItsParts(4500, 1728, kept, {1, 8, 9, 16});
+    ExpectGatedMlpIsItsParts(5120, 320, kept, {1, 8, 9, 16});
   }
 }
 
@@ -568,7 +569,7 @@ TEST_P(LinearFp8InvarianceTest, RowDoesNotDependOnTheOthersWithManyOutputs) {
     return values;
   };
   for (const auto& [outputs, cols] :
-       {std::pair<int64_t, int64_t>{26000, 584}, {9000, 1728}, {4100, 1728}}) {
+       {std::pair<int64_t, int64_t>{26000, 584}, {9000, 1728}, {4100, 1728}, {10240, 320}}) {
     const OwnedTensor x = FromFloats({515, cols}, dtype(), spread(515 * cols));
     const OwnedTensor w = FromFloats({outputs, cols}, dtype(), spread(outputs * cols));
     ExpectRowsStandAlone(x.tensor, backend().PackLinear({{{w.tensor}}}, {dtype()}).value());

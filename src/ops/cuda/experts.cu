@@ -269,11 +269,10 @@ void RunProduct(const Context& context, DType activations, const LinearWeight& w
     if (product.tile > kMaxStreamingTokens) {
       LaunchTiledExperts<T, W>(context, product);
     } else if constexpr (std::is_same_v<T, W>) {
-      gated ? LaunchStreamingExpertsGated<T>(context, product)
-            : LaunchStreamingExperts<T>(context, product);
+      gated ? LaunchWideExpertsGated<T>(context, product) : LaunchWideExperts<T>(context, product);
     } else {
-      gated ? LaunchStreamingQuantizedExpertsGated<T, W>(context, product)
-            : LaunchStreamingQuantizedExperts<T, W>(context, product);
+      gated ? LaunchQuantizedExpertsGated<T, W>(context, product)
+            : LaunchQuantizedExperts<T, W>(context, product);
     }
   });
 }

@@ -180,13 +180,8 @@ bool LinearRunner::RunGated(const FewRows& x, const LinearWeight& gate_up,
   if (!TakesGated(x, gate_up)) return false;
   LinearArgs args = ArgsOfFew(x, gate_up, activated);
   args.rows /= 2;
-  WithTypes(x.rows.dtype, gate_up, [&]<typename T, typename W>() {
-    if constexpr (std::is_same_v<T, W>) {
-      LaunchStreamingGated<T>(context_, args);
-    } else {
-      LaunchStreamingQuantizedGated<T, W>(context_, args);
-    }
-  });
+  WithTypes(x.rows.dtype, gate_up,
+            [&]<typename T, typename W>() { LaunchStreamingGated<T, W>(context_, args); });
   return true;
 }
 
@@ -199,13 +194,8 @@ bool LinearRunner::RunTurned(const FewRows& x, const LinearWeight& weight, const
   LinearArgs args = ArgsOfFew(x, weight, qkv);
   args.rows /= 2;
   args.half_head = half;
-  WithTypes(x.rows.dtype, weight, [&]<typename T, typename W>() {
-    if constexpr (std::is_same_v<T, W>) {
-      LaunchStreamingTurned<T>(context_, args, job);
-    } else {
-      LaunchStreamingQuantizedTurned<T, W>(context_, args, job);
-    }
-  });
+  WithTypes(x.rows.dtype, weight,
+            [&]<typename T, typename W>() { LaunchStreamingTurned<T, W>(context_, args, job); });
   return true;
 }
 
@@ -230,11 +220,7 @@ bool LinearRunner::RunAdded(const Tensor& x, const LinearWeight& weight, NormedR
                    .squares = sum.squares.As<unsigned long long>()};
   WithTypes(x.dtype, weight, [&]<typename T, typename W>() {
     if constexpr (std::is_same_v<T, Bf16>) {  // as TakesAdded has checked
-      if constexpr (std::is_same_v<T, W>) {
-        LaunchStreamingAdded<T>(context_, args, job);
-      } else {
-        LaunchStreamingQuantizedAdded<T, W>(context_, args, job);
-      }
+      LaunchStreamingAdded<T, W>(context_, args, job);
     }
   });
   sum.delta = {};
@@ -249,13 +235,8 @@ void LinearRunner::RunScaled(const NormedRows& x, const LinearWeight& weight, co
 
 void LinearRunner::LaunchFew(const LinearArgs& args, DType activations,
                              const LinearWeight& weight) {
-  WithTypes(activations, weight, [&]<typename T, typename W>() {
-    if constexpr (std::is_same_v<T, W>) {
-      LaunchStreaming<T>(context_, args);
-    } else {
-      LaunchStreamingQuantized<T, W>(context_, args);
-    }
-  });
+  WithTypes(activations, weight,
+            [&]<typename T, typename W>() { LaunchStreaming<T, W>(context_, args); });
 }
 
 void LinearRunner::WarmUp(const std::function<void()>& work) {

@@ -64,54 +64,43 @@ __device__ inline void MakeItemArgs(const ExpertProduct& product, int index, Lin
   args.tokens = item.count;
 }
 
-// For few tokens, weights of the activations' type: streams them through registers once.
-template <typename T>
+// For few tokens: streams the weights through shared memory once.
+template <typename T, typename W>
 void LaunchStreaming(const Context& context, const LinearArgs& args);
 
 // As LaunchStreaming, for weights that hold `rows` gate rows followed by the same number of up
 // rows: stores silu(gate) * up of the rounded products, with the same bits as the product followed
-// by SwiGlu. Only if HasWholeUnits(args).
-template <typename T>
+// by SwiGlu. Only if HasWholeUnits(args), and of Int4 only if the number of gate rows is a multiple
+// of 16.
+template <typename T, typename W>
 void LaunchStreamingGated(const Context& context, const LinearArgs& args);
 
 // As LaunchStreaming, followed by what QkvRopeStore does with the result, with the same bits; what
 // it leaves of keys and values in job.qkv is not said. args.rows is half the weight's rows, of
 // which args.half_head are half a head, all of which turns by one position. Only if
 // HasWholeUnits(args) and for a multiple of kHalfHeadMultiple<W>.
-template <typename T>
+template <typename T, typename W>
 void LaunchStreamingTurned(const Context& context, const LinearArgs& args, const RopeJob& job);
 template <typename W>
 constexpr int kHalfHeadMultiple = kIsInt4<W> ? 16 : 8;
 
 // As LaunchStreaming for bf16, but the results are added as `job` says. Only if HasWholeUnits(args)
 // and for whole tiles of kAddedRowsMultiple rows.
-template <typename T>
+template <typename T, typename W>
 void LaunchStreamingAdded(const Context& context, const LinearArgs& args, const AddJob& job);
 constexpr int kAddedRowsMultiple = 64;
 
-// The same for quantized weights, through shared memory. Gated Int4 only if the number of gate rows
-// is a multiple of 16.
-template <typename T, typename W>
-void LaunchStreamingQuantized(const Context& context, const LinearArgs& args);
-template <typename T, typename W>
-void LaunchStreamingQuantizedGated(const Context& context, const LinearArgs& args);
-template <typename T, typename W>
-void LaunchStreamingQuantizedTurned(const Context& context, const LinearArgs& args,
-                                    const RopeJob& job);
-template <typename T, typename W>
-void LaunchStreamingQuantizedAdded(const Context& context, const LinearArgs& args,
-                                   const AddJob& job);
-
-// The same for the items of a plan, with tiles of at most kMaxStreamingTokens rows: blocks take
-// parts of the products in turn. Gated: args.rows is the number of gate rows.
+// As LaunchStreaming and LaunchStreamingGated for the items of a plan, with tiles of at most
+// kMaxStreamingTokens rows: blocks take parts of the products in turn. First for weights of the
+// activations' type, then for quantized ones.
 template <typename T>
-void LaunchStreamingExperts(const Context& context, const ExpertProduct& product);
+void LaunchWideExperts(const Context& context, const ExpertProduct& product);
 template <typename T>
-void LaunchStreamingExpertsGated(const Context& context, const ExpertProduct& product);
+void LaunchWideExpertsGated(const Context& context, const ExpertProduct& product);
 template <typename T, typename W>
-void LaunchStreamingQuantizedExperts(const Context& context, const ExpertProduct& product);
+void LaunchQuantizedExperts(const Context& context, const ExpertProduct& product);
 template <typename T, typename W>
-void LaunchStreamingQuantizedExpertsGated(const Context& context, const ExpertProduct& product);
+void LaunchQuantizedExpertsGated(const Context& context, const ExpertProduct& product);
 
 // For many tokens, only where HasWarpgroups: `arranged` is device memory for kArrangedBytes.
 template <typename T, typename W>

@@ -1,352 +1,455 @@
-// Products with few tokens and weights of 16 bits. Their time is the time to read the weights: a
-// block takes 16 or 32 rows, each of its warps one segment of their columns, and keeps several
-// steps of weights in flight in registers. The activations come through the L1 cache. (A ring in
-// shared memory, as for fp8, is up to 13 % slower here: docs/decisions/0017.)
+// Products with few tokens. Their time is the time to read the weights: a block takes 16 to 64
+// rows, each of its warps one segment of their columns, and several steps of weights and
+// activations are on the way to the warp's shared memory at any time (StepRing in
+// streaming_weights.cuh). How weights lie in memory and are widened is the policy WarpWeights.
+//
+// Blocks are as large as lets every SM have the same number of them (streaming_rows.h). Blocks of
+// the next product start beside the last ones, and their first weights are there when the
+// activations are.
+
+#include <algorithm>
 
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/product_results.cuh"
+#include "ops/cuda/streaming_rows.h"
+#include "ops/cuda/streaming_weights.cuh"
 #include "ops/cuda/swiglu.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
 
 constexpr int kThreads = 32 * kSegments;
-constexpr int kBlocksPerSm = 2;
-constexpr size_t kReservedBytes = 1024;  // shared memory per block, for the system
 
-// A lane's activations of one token from `col` on; zeros if `valid` is false and after the end.
-// kAligned: rows begin at multiples of 16 bytes. Plain loads: the previous kernel may still have
-// been writing when this one began.
-template <typename T, bool kAligned>
-__device__ void LoadActivations(const uint16_t* row, int col, int cols, bool valid,
-                                uint32_t (&words)[kLaneWords<T>]) {
-#pragma unroll
-  for (int i = 0; i < kLaneWords<T>; i += 4) {
-    const int at = col + 2 * i;
-    uint4 piece = make_uint4(0, 0, 0, 0);
-    if (valid && at < cols) {
-      piece = kAligned ? *reinterpret_cast<const uint4*>(row + at) : LoadUnaligned(row, at, cols);
-    }
-    words[i] = piece.x;
-    words[i + 1] = piece.y;
-    words[i + 2] = piece.z;
-    words[i + 3] = piece.w;
-  }
-}
-
-// The next kAhead steps of weights; zeros after `end`.
-template <typename T, int kRowTiles, int kAhead>
-__device__ void LoadWeights(const T* const (&rows)[kRowTiles][2], int col, int end,
-                            uint4 (&ahead)[kAhead][kRowTiles][2]) {
-#pragma unroll
-  for (int i = 0; i < kAhead; ++i) {
-    const int at = col + i * kStepCols<T>;
-#pragma unroll
-    for (int tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        ahead[i][tile][half] = at < end ? LoadOnce(rows[tile][half] + at) : make_uint4(0, 0, 0, 0);
-      }
-    }
-  }
-}
-
-// The sums of the warps of a block for its rows, one per segment. The pitch keeps the lanes' stores
-// in different banks.
+// A warp's sums for the rows of a block. The pitch keeps the lanes' stores in different banks.
 template <int kRowTiles, int kTokenTiles>
-using Partial = float[kSegments][8 * kTokenTiles][16 * kRowTiles + 4];
+using WarpSums = float[8 * kTokenTiles][16 * kRowTiles + 4];
 
-template <int kRowTiles, Results kResults>
-constexpr int kOutputsOf = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
-
-// kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight. kEarly:
-// this is the kernel's first work, and it begins here; else the product is an item of a plan.
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults,
-          bool kEarly>
-__device__ __forceinline__ void StreamRows(const LinearArgs& args,
-                                           [[maybe_unused]] const ResultsJob<kResults>& job,
-                                           int first_output,
-                                           Partial<kRowTiles, kTokenTiles>& partial) {
-  constexpr int kOutputs = kOutputsOf<kRowTiles, kResults>;
-  constexpr int kTokens = 8 * kTokenTiles;
-
-  const int warp = static_cast<int>(threadIdx.x) / 32;
-  const int group = static_cast<int>(threadIdx.x) % 32 / 4;
-  const int quad = static_cast<int>(threadIdx.x) % 4;
-  const int begin = warp * args.segment;
-  const int end = min(begin + args.segment, args.cols);
-
-  const T* weights[kRowTiles][2];
-#pragma unroll
-  for (int tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const int row = TileRow<kResults>(args, first_output, tile, half, group);
-      weights[tile][half] =
-          static_cast<const T*>(args.weight) + static_cast<int64_t>(row) * args.pitch;
-    }
-  }
-  const uint16_t* x[kTokenTiles];
-  bool has_token[kTokenTiles];
-#pragma unroll
-  for (int tile = 0; tile < kTokenTiles; ++tile) {
-    const int token = 8 * tile + group;
-    has_token[tile] = token < args.tokens;
-    x[tile] = TokenRow<!kEarly>(args, has_token[tile] ? token : 0);
+// Where a thread is in its block, and the columns of its warp, a segment. Another number of warps
+// than kSegments is another order of summation.
+template <typename W>
+struct LanePlace {
+  __device__ explicit LanePlace(const LinearArgs& args)
+      : thread(static_cast<int>(threadIdx.x)),
+        // Known to be the same for all lanes of the warp.
+        warp(static_cast<int>(__shfl_sync(~0U, threadIdx.x / 32, 0))),
+        lane(thread % 32),
+        begin(warp * args.segment) {
+    const int cols = max(min(begin + args.segment, args.cols) - begin, 0);
+    num_steps = (cols + kStepCols<W> - 1) / kStepCols<W>;
   }
 
-  float sums[kRowTiles][kTokenTiles][4] = {};
-  uint4 ahead[kAhead][kRowTiles][2];
-  constexpr int kStride = kAhead * kStepCols<T>;
-  int col = begin + quad * kLaneCols<T>;
-  LoadWeights<T>(weights, col, end, ahead);
-  // Weights are loaded early; everything else waits for the previous kernel.
-  if constexpr (kEarly) BeginKernel();
-  // A thread stores one output of kTokensOfThread tokens. take(i, token): of the i-th, if there is
-  // one.
-  static_assert(kThreads % kOutputs == 0);
-  constexpr int kTokensOfThread = static_cast<int>(CeilDiv(kOutputs * kTokens, kThreads));
-  const int thread = static_cast<int>(threadIdx.x);
-  const int stored = first_output + thread % kOutputs;
-  const auto for_tokens = [&](const auto& take) {
-#pragma unroll
-    for (int i = 0; i < kTokensOfThread; ++i) {
-      const int token = thread / kOutputs + i * (kThreads / kOutputs);
-      if (token < args.tokens && stored < args.rows) take(i, token);
-    }
-  };
-  using Output = ResultsOutput<T, kResults, kOutputs>;
-  [[maybe_unused]] typename Output::Asked asked[kTokensOfThread];
-  [[maybe_unused]] typename Output::Early early[kTokensOfThread];
-  if constexpr (kHasOutput<kResults>) {
-    for_tokens([&](int i, int token) { asked[i] = Output(job, args, stored).Ask(token); });
-  }
-  const auto prepare = [&] {
-    if constexpr (kHasOutput<kResults>) {
-      for_tokens(
-          [&](int i, int token) { early[i] = Output(job, args, stored).Prepare(asked[i], token); });
-    }
-  };
-  // With more tokens registers are short, and other blocks hide that the loads come last.
-  constexpr bool kLoadsSquaresFirst = kTokenTiles == 1;
-  int64_t squares[kTokensOfThread] = {};
-  const auto load_squares = [&] {
-    if (!kEarly || args.squares == nullptr) return;
-    for_tokens([&](int i, int token) { squares[i] = args.squares[token]; });
-  };
-  if constexpr (kLoadsSquaresFirst) load_squares();
-  if (begin >= end) prepare();
-  for (int step = begin; step < end; step += kStride, col += kStride) {
-    uint32_t activations[kAhead][kTokenTiles][kLaneWords<T>];
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-      const int at = col + i * kStepCols<T>;
-#pragma unroll
-      for (int tile = 0; tile < kTokenTiles; ++tile) {
-        LoadActivations<T, kAligned>(x[tile], at, args.cols, has_token[tile] && at < end,
-                                     activations[i][tile]);
-      }
-    }
-    if (step == begin) prepare();
-#pragma unroll
-    for (int i = 0; i < kAhead; ++i) {
-#pragma unroll
-      for (int tile = 0; tile < kRowTiles; ++tile) {
-        uint32_t low[kLaneWords<T>];
-        uint32_t high[kLaneWords<T>];
-        UnpackWeights<T>(ahead[i][tile][0], low);
-        UnpackWeights<T>(ahead[i][tile][1], high);
-#pragma unroll
-        for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
-          MultiplyStep<T, T>(sums[tile][tokens], low, high, activations[i][tokens]);
-        }
-      }
-    }
-    LoadWeights<T>(weights, col + kStride, end, ahead);
-  }
+  int thread;
+  int warp;
+  int lane;
+  int begin;
+  int num_steps;
+};
 
-  if constexpr (!kLoadsSquaresFirst) load_squares();
+template <int kRowTiles, int kTokenTiles>
+__device__ __forceinline__ void KeepSums(int lane, const float (&sums)[kRowTiles][kTokenTiles][4],
+                                         WarpSums<kRowTiles, kTokenTiles>& kept) {
+  const int group = lane / 4;
+  const int quad = lane % 4;
 #pragma unroll
   for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
     for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
-        partial[warp][8 * tokens + 2 * quad + i % 2][16 * tile + 8 * (i / 2) + group] =
+        kept[8 * tokens + 2 * quad + i % 2][16 * tile + 8 * (i / 2) + group] =
             sums[tile][tokens][i];
       }
     }
   }
-  __syncthreads();
-  for_tokens([&](int i, int token) {
-    const float factor = kEarly ? TokenFactor(args, squares[i]) : 1.0f;
-    const auto result_of = [&](int row, int place) {
-      return RowResult<T, T>(args, row).Of(
-          factor * AddSegments([&](int segment) { return partial[segment][token][place]; }));
-    };
-    const int row = RowOfOutput<kResults>(args, stored);
-    const int at = thread % kOutputs;
-    const auto store = [&](auto... values) {
-      if constexpr (kHasOutput<kResults>) {
-        Output(job, args, stored).Store(early[i], token, values...);
-      } else if constexpr (kResults == Results::kGated) {
-        Store<T>(args, token, stored, SwiGluOf(values...));
-      } else {
-        Store<T>(args, token, stored, values...);
-      }
-    };
-    if constexpr (kInPairs<kResults>) {
-      const int place = PlaceInPairs<8>(at);
-      store(Rounded<T>(result_of(row, place)),
-            Rounded<T>(result_of(row + RowsToOther<kResults>(args), place + 8)));
-    } else {
-      store(result_of(row, at));
-    }
-  });
 }
 
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+// The results of a block's rows: a thread stores those of one output and kTokens tokens.
+template <typename T, typename W, int kRowTiles, int kTokenTiles, Results kResults>
+class BlockResults {
+ public:
+  static constexpr int kOutputs = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
+  // Threads past the last whole set of outputs have none.
+  static constexpr int kTokensAtOnce = kThreads / kOutputs;
+  static constexpr int kTokens = static_cast<int>(CeilDiv(8 * kTokenTiles, kTokensAtOnce));
+
+  __device__ BlockResults(const LinearArgs& args, int first_output, int thread)
+      : output_(first_output + thread % kOutputs),
+        result_(args, RowOf(args)),
+        other_(args, RowOf(args) + (kInPairs<kResults> ? RowsToOther<kResults>(args) : 0)) {}
+
+  // take(i, token): of the thread's i-th token, if there is one.
+  template <typename Take>
+  __device__ void ForTokens(const LinearArgs& args, int thread, const Take& take) const {
+#pragma unroll
+    for (int i = 0; i < kTokens; ++i) {
+      const int token = thread / kOutputs + i * kTokensAtOnce;
+      if (kThreads % kOutputs != 0 && thread / kOutputs == kTokensAtOnce) continue;
+      if (output_ < args.rows && token < args.tokens) take(i, token);
+    }
+  }
+  // take(i, token, result): of the thread's i-th token, or with both results of a pair, rounded.
+  // sums_of(segment): of its warp. factor_of(i): TokenFactor.
+  template <typename SumsOf, typename FactorOf, typename Take>
+  __device__ void TakeAll(const LinearArgs& args, int thread, const SumsOf& sums_of,
+                          const FactorOf& factor_of, const Take& take) const {
+    ForTokens(args, thread, [&](int i, int token) {
+      const int at = thread % kOutputs;
+      const float factor = factor_of(i);
+      const auto sum_at = [&](int place) {
+        return factor * AddSegments([&](int segment) { return sums_of(segment)[token][place]; });
+      };
+      if constexpr (kInPairs<kResults>) {
+        constexpr int kSpan = kIsInt4<W> ? 16 : 8;
+        const int place = PlaceInPairs<kSpan>(at);
+        take(i, token, Rounded<T>(result_.Of(sum_at(place))),
+             Rounded<T>(other_.Of(sum_at(place + kSpan))));
+      } else {
+        take(i, token, result_.Of(sum_at(at)));
+      }
+    });
+  }
+  // As out of the product.
+  __device__ void Store(const LinearArgs& args, int token, float result) const {
+    cuda::Store<T>(args, token, output_, result);
+  }
+  __device__ void Store(const LinearArgs& args, int token, float gate, float up) const {
+    cuda::Store<T>(args, token, output_, SwiGluOf(gate, up));
+  }
+  __device__ int output() const { return output_; }
+
+ private:
+  __device__ int RowOf(const LinearArgs& args) const {
+    return RowOfOutput<kResults>(args, min(output_, args.rows - 1));
+  }
+
+  int output_;
+  RowResult<T, W> result_;
+  RowResult<T, W> other_;
+};
+
+// kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens. kWhole: HasWholeUnits(args).
+// kPerSm: so many blocks run on an SM at a time.
+template <typename T, typename W, int kRowTiles, int kTokenTiles, int kPerSm, bool kWhole,
+          Results kResults>
+struct OneProduct {
+  static constexpr int kRingSteps =
+      RingSteps<W, kRowTiles, kTokenTiles>(StreamingBlockBytes(kPerSm));
+  using Ring = StepRing<W, kRowTiles, kTokenTiles, kRingSteps, kWhole, kResults>;
+  using Block = BlockResults<T, W, kRowTiles, kTokenTiles, kResults>;
+  static constexpr int kOutputs = Block::kOutputs;
+  // Of a warp: first its ring of steps, then its sums.
+  union Memory {
+    typename Ring::Memory ring;
+    WarpSums<kRowTiles, kTokenTiles> sums;
+  };
+  static constexpr int kBytes =
+      std::max(kSegments * static_cast<int>(sizeof(Memory)), kPerSm == 1 ? kLeastBytesAlone : 0);
+};
+
+template <typename T, typename W, int kRowTiles, int kTokenTiles, int kPerSm, bool kWhole,
+          Results kResults>
+__global__ void __launch_bounds__(kThreads, kPerSm)
     StreamingKernel(const __grid_constant__ LinearArgs args,
-                    const __grid_constant__ ResultsJob<kResults> job) {
-  __shared__ Partial<kRowTiles, kTokenTiles> partial;
-  const int first_output = static_cast<int>(blockIdx.x) * kOutputsOf<kRowTiles, kResults>;
-  StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults, true>(args, job, first_output,
-                                                                          partial);
+                    [[maybe_unused]] const __grid_constant__ ResultsJob<kResults> job) {
+  using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kResults>;
+  extern __shared__ uint4 shared[];
+  auto* const memory = reinterpret_cast<typename Product::Memory*>(shared);  // of each warp
+
+  const LanePlace<W> at(args);
+  const int first_output = static_cast<int>(blockIdx.x) * Product::kOutputs;
+  typename Product::Ring ring(memory[at.warp].ring, at.lane);
+  ring.weights.Aim(args, first_output, at.begin);
+  ring.CopyFirstWeights(at.num_steps);
+  const typename Product::Block results(args, first_output, at.thread);
+  // Everything else waits for the previous kernel.
+  BeginKernel();
+
+  using Output = ResultsOutput<T, kResults, Product::kOutputs>;
+  constexpr int kTokens = Product::Block::kTokens;
+  const auto for_outputs = [&]([[maybe_unused]] const auto& take) {
+    if constexpr (kHasOutput<kResults>) {
+      const Output output(job, args, results.output());
+      results.ForTokens(args, at.thread, [&](int i, int token) { take(output, i, token); });
+    }
+  };
+  [[maybe_unused]] typename Output::Asked asked[kTokens];
+  for_outputs([&](const auto& output, int i, int token) { asked[i] = output.Ask(token); });
+  // With more tokens registers are short, and other blocks hide that the loads come last.
+  constexpr bool kLoadsSquaresFirst = kTokenTiles == 1;
+  int64_t squares[kTokens] = {};
+  const auto load_squares = [&] {
+    if (args.squares == nullptr) return;
+    results.ForTokens(args, at.thread, [&](int i, int token) { squares[i] = args.squares[token]; });
+  };
+  if constexpr (kLoadsSquaresFirst) load_squares();
+
+  using Activations = typename Product::Ring::Activations;
+  ring.activations.Aim(args, at.begin, [&](int i) {
+    return TokenRow<false>(args, min(Activations::CopiedToken(at.lane, i), args.tokens - 1));
+  });
+  ring.CopyFirstActivations(at.num_steps);
+  [[maybe_unused]] typename Output::Early early[kTokens];
+  for_outputs(
+      [&](const auto& output, int i, int token) { early[i] = output.Prepare(asked[i], token); });
+  float sums[kRowTiles][kTokenTiles][4] = {};
+  int to_copy = at.num_steps - Product::kRingSteps;
+  ring.template AddProducts<T>(at.num_steps, [&] { return to_copy-- > 0; }, sums);
+  if constexpr (!kLoadsSquaresFirst) load_squares();
+
+  __syncwarp();
+  KeepSums<kRowTiles, kTokenTiles>(at.lane, sums, memory[at.warp].sums);
+  __syncthreads();
+  results.TakeAll(
+      args, at.thread, [&](int segment) -> const auto& { return memory[segment].sums; },
+      [&](int i) { return TokenFactor(args, squares[i]); },
+      [&](int i, int token, auto... values) {
+        if constexpr (kHasOutput<kResults>) {
+          Output(job, args, results.output()).Store(early[i], token, values...);
+        } else {
+          results.Store(args, token, values...);
+        }
+      });
 }
+
+// The products of a plan. Weights flow through the ring without a pause from one part of a product
+// to the next.
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
+struct PlannedProducts {
+  static constexpr int kPerSm = 2;
+  // The sums of two parts take turns, so that a barrier for each part suffices, where there is
+  // room.
+  static constexpr int kKeptSums = kRowTiles * kTokenTiles <= 2 ? 2 : 1;
+  using Sums = WarpSums<kRowTiles, kTokenTiles>;
+  static constexpr int kRingSteps =
+      RingSteps<W, kRowTiles, kTokenTiles>(StreamingExpertBytes(16 * kRowTiles) -
+                                           kSegments * kKeptSums * static_cast<int>(sizeof(Sums)));
+  using Ring = StepRing<W, kRowTiles, kTokenTiles, kRingSteps, kWhole, kResults>;
+  static constexpr int kOutputs = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
+  // Of a warp.
+  struct Memory {
+    typename Ring::Memory ring;
+    Sums sums[kKeptSums];
+  };
+};
+constexpr int kTableParts = 32;
 
 // The blocks take the `parts` of every item in turn.
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
-__global__ void __launch_bounds__(kThreads, kBlocksPerSm)
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
+__global__ void __launch_bounds__(
+    kThreads, PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kResults>::kPerSm)
     StreamingExpertsKernel(const __grid_constant__ ExpertProduct product, int parts) {
-  __shared__ Partial<kRowTiles, kTokenTiles> partial;
-  __shared__ LinearArgs args;
+  using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
+  extern __shared__ uint4 shared[];
+  __shared__ LinearArgs table[kTableParts];  // of this block's next parts
+  __shared__ int first_rows[kTableParts];
+  auto* const memory = reinterpret_cast<typename Product::Memory*>(shared);  // of each warp
+
+  const LanePlace<W> at(product.args);
+  typename Product::Ring ring(memory[at.warp].ring, at.lane);
+  using Activations = typename Product::Ring::Activations;
   BeginKernel();
-  const int units = *product.num_items * parts;
-  for (int unit = static_cast<int>(blockIdx.x); unit < units; unit += static_cast<int>(gridDim.x)) {
-    __syncthreads();  // all have left the last part
-    if (threadIdx.x == 0) MakeItemArgs<T, T>(product, unit / parts, args);
+  const int stride = static_cast<int>(gridDim.x);
+  const int all = *product.num_items * parts;
+  for (int base = static_cast<int>(blockIdx.x); base < all; base += stride * kTableParts) {
+    const int count = min((all - base + stride - 1) / stride, kTableParts);
+    __syncthreads();  // all have left the last table
+    if (at.thread < count) {
+      const int part = base + at.thread * stride;
+      MakeItemArgs<T, W>(product, part / parts, table[at.thread]);
+      first_rows[at.thread] = part % parts * Product::kOutputs;
+    }
     __syncthreads();
-    StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults, false>(
-        args, {}, unit % parts * kOutputsOf<kRowTiles, kResults>, partial);
+
+    // Where the tokens of a part are in x, looked up while the part before is copied.
+    int rows[Activations::kCopied];
+    const auto find_rows = [&](int part) {
+      const LinearArgs& args = table[part];
+#pragma unroll
+      for (int i = 0; i < Activations::kCopied; ++i) {
+        const int token = min(Activations::CopiedToken(at.lane, i), args.tokens - 1);
+        rows[i] = args.sources == nullptr ? token : args.sources[token];
+      }
+    };
+    find_rows(0);
+    int to_copy = 0, steps_left = 0;  // the part whose steps are copied next
+    const auto more = [&] {
+      if (steps_left == 0) {
+        if (to_copy == count || at.num_steps == 0) return false;
+        const LinearArgs& args = table[to_copy];
+        ring.weights.Aim(args, first_rows[to_copy], at.begin);
+        ring.activations.Aim(args, at.begin, [&](int i) {
+          return static_cast<const uint16_t*>(args.x) + static_cast<int64_t>(rows[i]) * args.cols;
+        });
+        if (++to_copy < count) find_rows(to_copy);
+        steps_left = at.num_steps;
+      }
+      --steps_left;
+      return true;
+    };
+    ring.CopyFirst(more);
+    for (int part = 0; part < count; ++part) {
+      const LinearArgs& args = table[part];
+      const BlockResults<T, W, kRowTiles, kTokenTiles, kResults> results(args, first_rows[part],
+                                                                         at.thread);
+      float sums[kRowTiles][kTokenTiles][4] = {};
+      ring.template AddProducts<T>(at.num_steps, more, sums);
+      const int kept = part % Product::kKeptSums;
+      if (Product::kKeptSums == 1 && part > 0) __syncthreads();  // the last part's have been taken
+      KeepSums<kRowTiles, kTokenTiles>(at.lane, sums, memory[at.warp].sums[kept]);
+      __syncthreads();
+      results.TakeAll(
+          args, at.thread, [&](int segment) -> const auto& { return memory[segment].sums[kept]; },
+          [](int) { return 1.0f; },
+          [&](int, int token, auto... values) { results.Store(args, token, values...); });
+    }
   }
 }
 
-// Loads in flight occupy space in the L1 cache. A kernel that does not state how little shared
-// memory it needs runs with the previous kernel's setting: after attention, which takes most of it,
-// products of 16-bit weights took up to 50 % longer.
-template <typename Kernel>
-void LeaveTheRestToL1(const Context& context, Kernel kernel, size_t block_bytes) {
-  const size_t bytes = kBlocksPerSm * (block_bytes + kReservedBytes);
-  const auto all = static_cast<size_t>(context.shared_bytes) + kReservedBytes;
-  CheckCuda(cudaFuncSetAttribute(reinterpret_cast<const void*>(kernel),
-                                 cudaFuncAttributePreferredSharedMemoryCarveout,
-                                 static_cast<int>((100 * bytes + all - 1) / all)),
-            "the shared memory of a product");
-}
-
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
+template <typename T, typename W, int kRowTiles, int kTokenTiles, int kPerSm, bool kWhole,
+          Results kResults>
 void Launch(const Context& context, const LinearArgs& args, const ResultsJob<kResults>& job) {
-  const auto kernel = StreamingKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults>;
-  const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, kOutputsOf<kRowTiles, kResults>)));
-  LeaveTheRestToL1(context, kernel, sizeof(Partial<kRowTiles, kTokenTiles>));
-  LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, 0, args, job);
+  const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kResults>;
+  const dim3 blocks(
+      static_cast<unsigned>(CeilDiv(args.rows, (kInPairs<kResults> ? 8 : 16) * kRowTiles)));
+  using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kResults>;
+  TakeSharedMemory(kernel, Product::kBytes, "the shared memory of a product");
+  LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, Product::kBytes, args,
+              job);
 }
 
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
-void LaunchExperts(const Context& context, const ExpertProduct& product) {
-  const auto kernel = StreamingExpertsKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults>;
-  const int64_t parts = CeilDiv(product.args.rows, kOutputsOf<kRowTiles, kResults>);
-  LeaveTheRestToL1(context, kernel, sizeof(Partial<kRowTiles, kTokenTiles>) + sizeof(LinearArgs));
-  LaunchEarly(context, "products of experts with few tokens", kernel,
-              BlocksOfUnits(context, kBlocksPerSm, product.most_items * parts), kThreads, 0,
-              product, static_cast<int>(parts));
-}
-
-template <typename T, Results kResults>
-void LaunchAligned(const Context& context, const LinearArgs& args,
-                   const ResultsJob<kResults>& job) {
-  // Larger blocks read the activations less often, but there must be enough blocks to fill the GPU.
-  const bool many_rows = args.rows * (kInPairs<kResults> ? 2 : 1) >= 64 * context.num_sms;
-  if (args.tokens > 8) {
-    Launch<T, 2, 2, 2, true, kResults>(context, args, job);
-  } else if (args.tokens > 4 || many_rows) {
-    Launch<T, 2, 1, 2, true, kResults>(context, args, job);
+template <typename T, typename W, Results kResults>
+void LaunchWhole(const Context& context, const LinearArgs& args, const ResultsJob<kResults>& job) {
+  const StreamingProduct product{.rows = int64_t{args.rows} * (kInPairs<kResults> ? 2 : 1),
+                                 .cols = args.cols,
+                                 .tokens = args.tokens,
+                                 .num_sms = context.num_sms,
+                                 .shared_bytes = context.shared_bytes};
+  const auto launch = [&]<int kRowTiles, int kPerSm>() {
+    args.tokens <= 8 ? Launch<T, W, kRowTiles, 1, kPerSm, true, kResults>(context, args, job)
+                     : Launch<T, W, kRowTiles, 2, kPerSm, true, kResults>(context, args, job);
+  };
+  const StreamingBlocks blocks =
+      kIsInt4<W> ? Int4StreamingBlocks(product) : RowwiseStreamingBlocks(product);
+  const auto are = [&](int rows, int per_sm) { return blocks == StreamingBlocks{rows, per_sm}; };
+  if constexpr (kIsInt4<W>) {
+    // Blocks of one size suffice for groups of 32, which are rare; both rows of a pair are tiles of
+    // their own.
+    if constexpr (kUnitScales<W> < 2) {
+      if (are(64, 1)) return launch.template operator()<4, 1>();
+      if (are(64, 2)) return launch.template operator()<4, 2>();
+      if constexpr (!kInPairs<kResults>) {
+        if (are(16, 1)) return launch.template operator()<1, 1>();
+      }
+    }
   } else {
-    Launch<T, 1, 1, 4, true, kResults>(context, args, job);
+    if (are(16, 1)) return launch.template operator()<1, 1>();
+    if (are(48, 1)) return launch.template operator()<3, 1>();
   }
+  if (blocks.per_sm == 1 && blocks.rows <= 32) return launch.template operator()<2, 1>();
+  launch.template operator()<2, 2>();
+}
+
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
+void LaunchExperts(const Context& context, const ExpertProduct& product) {
+  const auto kernel = StreamingExpertsKernel<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
+  const int64_t parts = CeilDiv(product.args.rows, (kInPairs<kResults> ? 8 : 16) * kRowTiles);
+  using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
+  constexpr int kBytes = kSegments * static_cast<int>(sizeof(typename Product::Memory));
+  constexpr int kPerSm = Product::kPerSm;
+  TakeSharedMemory(kernel, kBytes, "the shared memory of products of experts");
+  LaunchEarly(context, "products of experts with few tokens", kernel,
+              BlocksOfUnits(context, kPerSm, product.most_items * parts), kThreads, kBytes, product,
+              static_cast<int>(parts));
+}
+
+template <typename T, typename W, Results kResults>
+void LaunchWholeExperts(const Context& context, const ExpertProduct& product) {
+  if (product.tile > 8) return LaunchExperts<T, W, 2, 2, true, kResults>(context, product);
+  if constexpr (kUnitScales<W> < 2) {
+    const StreamingExperts experts{
+        .rows = int64_t{product.args.rows} * (kInPairs<kResults> ? 2 : 1),
+        .segment = product.args.segment,
+        .most_items = product.most_items,
+        .num_sms = context.num_sms,
+        .shared_bytes = context.shared_bytes};
+    if (StreamingExpertRows(experts, kIsInt4<W>) == 64) {
+      return LaunchExperts<T, W, 4, 1, true, kResults>(context, product);
+    }
+  }
+  LaunchExperts<T, W, 2, 1, true, kResults>(context, product);
 }
 
 }  // namespace
 
-template <typename T>
+template <typename T, typename W>
+void LaunchQuantizedExperts(const Context& context, const ExpertProduct& product) {
+  TANDEM_CHECK(product.tile <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
+  HasWholeUnits(product.args) ? LaunchWholeExperts<T, W, Results::kPlain>(context, product)
+                              : LaunchExperts<T, W, 1, 2, false, Results::kPlain>(context, product);
+}
+
+template <typename T, typename W>
+void LaunchQuantizedExpertsGated(const Context& context, const ExpertProduct& product) {
+  TANDEM_CHECK(product.tile <= kMaxStreamingTokens && HasWholeUnits(product.args) &&
+                   (!kIsInt4<W> || product.args.rows % 16 == 0),
+               "the streaming kernel does not take this");
+  LaunchWholeExperts<T, W, Results::kGated>(context, product);
+}
+
+template <typename T, typename W>
 void LaunchStreaming(const Context& context, const LinearArgs& args) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
-  HasWholePieces(args) ? LaunchAligned<T, Results::kPlain>(context, args, {})
-                       : Launch<T, 1, 2, 2, false, Results::kPlain>(context, args, {});
+  HasWholeUnits(args) ? LaunchWhole<T, W, Results::kPlain>(context, args, {})
+                      : Launch<T, W, 1, 2, 2, false, Results::kPlain>(context, args, {});
 }
 
-template <typename T>
+template <typename T, typename W>
 void LaunchStreamingGated(const Context& context, const LinearArgs& args) {
-  TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args),
+  TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args) &&
+                   (!kIsInt4<W> || args.rows % 16 == 0),
                "the streaming kernel does not take this");
-  if (args.tokens > 8) {
-    Launch<T, 2, 2, 2, true, Results::kGated>(context, args, {});
-  } else {
-    Launch<T, 2, 1, 2, true, Results::kGated>(context, args, {});
-  }
+  LaunchWhole<T, W, Results::kGated>(context, args, {});
 }
 
-template <typename T>
+template <typename T, typename W>
 void LaunchStreamingTurned(const Context& context, const LinearArgs& args, const RopeJob& job) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args) &&
-                   args.half_head % kHalfHeadMultiple<T> == 0,
+                   args.half_head % kHalfHeadMultiple<W> == 0,
                "the streaming kernel does not take this");
-  LaunchAligned<T, Results::kTurned>(context, args, job);
+  LaunchWhole<T, W, Results::kTurned>(context, args, job);
 }
 
-template <typename T>
+template <typename T, typename W>
 void LaunchStreamingAdded(const Context& context, const LinearArgs& args, const AddJob& job) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args) &&
                    args.rows % kAddedRowsMultiple == 0,
                "the streaming kernel does not take this");
-  LaunchAligned<T, Results::kAdded>(context, args, job);
+  LaunchWhole<T, W, Results::kAdded>(context, args, job);
 }
 
-template <typename T>
-void LaunchStreamingExperts(const Context& context, const ExpertProduct& product) {
-  TANDEM_CHECK(product.tile <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
-  if (!HasWholePieces(product.args)) {
-    LaunchExperts<T, 1, 2, 2, false, Results::kPlain>(context, product);
-  } else if (product.tile > 8) {
-    LaunchExperts<T, 2, 2, 2, true, Results::kPlain>(context, product);
-  } else {
-    LaunchExperts<T, 2, 1, 2, true, Results::kPlain>(context, product);
-  }
-}
-
-template <typename T>
-void LaunchStreamingExpertsGated(const Context& context, const ExpertProduct& product) {
-  TANDEM_CHECK(product.tile <= kMaxStreamingTokens && HasWholeUnits(product.args),
-               "the streaming kernel does not take this");
-  if (product.tile > 8) {
-    LaunchExperts<T, 2, 2, 2, true, Results::kGated>(context, product);
-  } else {
-    LaunchExperts<T, 2, 1, 2, true, Results::kGated>(context, product);
-  }
-}
-
-template void LaunchStreamingExperts<Bf16>(const Context&, const ExpertProduct&);
-template void LaunchStreamingExperts<Fp16>(const Context&, const ExpertProduct&);
-template void LaunchStreamingExpertsGated<Bf16>(const Context&, const ExpertProduct&);
-template void LaunchStreamingExpertsGated<Fp16>(const Context&, const ExpertProduct&);
-template void LaunchStreaming<Bf16>(const Context&, const LinearArgs&);
-template void LaunchStreaming<Fp16>(const Context&, const LinearArgs&);
-template void LaunchStreamingGated<Bf16>(const Context&, const LinearArgs&);
-template void LaunchStreamingGated<Fp16>(const Context&, const LinearArgs&);
-template void LaunchStreamingAdded<Bf16>(const Context&, const LinearArgs&, const AddJob&);
-template void LaunchStreamingTurned<Bf16>(const Context&, const LinearArgs&, const RopeJob&);
-template void LaunchStreamingTurned<Fp16>(const Context&, const LinearArgs&, const RopeJob&);
+#define TANDEM_STREAMING(T, W)                                                 \
+  template void LaunchStreaming<T, W>(const Context&, const LinearArgs&);      \
+  template void LaunchStreamingGated<T, W>(const Context&, const LinearArgs&); \
+  template void LaunchStreamingTurned<T, W>(const Context&, const LinearArgs&, const RopeJob&)
+#define TANDEM_STREAMING_EXPERTS(T, W)                                              \
+  template void LaunchQuantizedExperts<T, W>(const Context&, const ExpertProduct&); \
+  template void LaunchQuantizedExpertsGated<T, W>(const Context&, const ExpertProduct&)
+#define TANDEM_STREAMING_QUANTIZED(W) \
+  TANDEM_STREAMING(Bf16, W);          \
+  TANDEM_STREAMING(Fp16, W);          \
+  TANDEM_STREAMING_EXPERTS(Bf16, W);  \
+  TANDEM_STREAMING_EXPERTS(Fp16, W);  \
+  template void LaunchStreamingAdded<Bf16, W>(const Context&, const LinearArgs&, const AddJob&)
+TANDEM_STREAMING(Bf16, Bf16);
+TANDEM_STREAMING(Fp16, Fp16);
+template void LaunchStreamingAdded<Bf16, Bf16>(const Context&, const LinearArgs&, const AddJob&);
+TANDEM_STREAMING_QUANTIZED(Fp8);
+TANDEM_STREAMING_QUANTIZED(Int8);
+TANDEM_STREAMING_QUANTIZED(Int4<1>);
+TANDEM_STREAMING_QUANTIZED(Int4<2>);
+#undef TANDEM_STREAMING_QUANTIZED
+#undef TANDEM_STREAMING_EXPERTS
+#undef TANDEM_STREAMING
 
 }  // namespace tandem::ops::cuda

@@ -153,7 +153,7 @@ using ResultsJob =
 template <typename T, Results kResults, int kOutputs>
 using ResultsOutput = std::conditional_t<
     kResults == Results::kTurned, TurnedOutput<T>,
-    std::conditional_t<kResults == Results::kAdded, AddedOutput<T, (kOutputs < 32 ? kOutputs : 32)>,
+    std::conditional_t<kResults == Results::kAdded, AddedOutput<T, (kOutputs % 32 == 0 ? 32 : 16)>,
                        NoOutput>>;
 template <Results kResults>
 constexpr bool kHasOutput = kResults == Results::kTurned || kResults == Results::kAdded;

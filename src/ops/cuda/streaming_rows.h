@@ -1,42 +1,77 @@
-// Chooses the blocks of products with few tokens (linear_streaming_quantized.cu). Pure arithmetic,
+// Chooses the blocks of products with few tokens (linear_streaming.cu). Pure arithmetic,
 // so that its choices are tested without a GPU.
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 
 namespace tandem::ops::cuda {
 
-// How many blocks of this many weight rows (16, 32 or 64) fit on an SM by their registers and
-// shared memory, and the bytes of weights that each keeps on the way.
-constexpr int StreamingBlocksPerSm(int rows) { return rows == 16 ? 4 : 2; }
-constexpr int StreamingBlockBytes(int rows) { return (192 << 10) / StreamingBlocksPerSm(rows); }
+// A block takes `rows` rows of the weight, and `per_sm` of them run on an SM at a time.
+struct StreamingBlocks {
+  int rows;
+  int per_sm;
+  friend constexpr bool operator==(const StreamingBlocks&, const StreamingBlocks&) = default;
+};
+
+// The shared memory that such a block takes at most. One that has an SM to itself also takes at
+// least so much that no second one of its kernel fits beside it, but one of the next kernel does.
+constexpr int StreamingBlockBytes(int per_sm) {
+  return per_sm == 1 ? 128 << 10 : (192 << 10) / per_sm;
+}
+constexpr int kLeastBytesAlone = 114 << 10;
 
 struct StreamingProduct {
   int64_t rows;  // of the weight
+  int64_t cols;
   int64_t tokens;
   int num_sms;
+  int shared_bytes;  // that a block can take
+
+  constexpr int64_t Blocks(int block_rows) const { return (rows + block_rows - 1) / block_rows; }
+  constexpr bool CanBeAlone() const { return shared_bytes >= StreamingBlockBytes(1); }
+  // The mean load of the SMs, as a part of the busiest one's, if they take blocks in turn.
+  constexpr double Balance(int block_rows) const {
+    const int64_t turns = (Blocks(block_rows) + num_sms - 1) / num_sms;
+    return static_cast<double>(Blocks(block_rows)) / static_cast<double>(turns * num_sms);
+  }
 };
 
-// The number of weight rows of a block: 16, 32 or 64. On an H200, fp8, from 1 to 16 tokens: blocks
-// of 32 rows are the fastest or within 2 %, also where they leave SMs without work, down to half of
-// them. Blocks of 64 read the activations half as often, which counts from 5 tokens on (8 % at 8)
-// if there are enough blocks for every place; where there are not, they take up to a third longer.
-// Columns are not divided between blocks.
-constexpr int StreamingRows(const StreamingProduct& product) {
-  const auto blocks = [&](int rows) { return (product.rows + rows - 1) / rows; };
-  if (2 * blocks(32) < product.num_sms) return 16;
-  const int64_t places = int64_t{StreamingBlocksPerSm(64)} * product.num_sms;
-  return product.tokens > 4 && blocks(64) >= places ? 64 : 32;
+// Of weights that lie row by row, of 8 or 16 bits. Where there are no more blocks than SMs, each
+// has one to itself: two that meet on one take twice as long, and as the blocks of the kernel
+// before end in any order, some always did (H200, `down` of an 8B model in fp8: 18.8 us at 1 token
+// and 23.5 at 16, instead of 14.8 and 16.2). Long products in two turns of blocks gain 2 %
+// likewise. Blocks of 48 rows, also in two turns, are for layers that those of 32 divide no better
+// (qkv of a 70B model: 11 %). All others take blocks of 32; those of 64 read the activations half
+// as often, but keep fewer steps on the way (gate and up: up to 7 % slower). Columns are not
+// divided between blocks: that was no faster either.
+constexpr StreamingBlocks RowwiseStreamingBlocks(const StreamingProduct& product) {
+  constexpr int64_t kLongCols = 16384;
+  if (product.CanBeAlone()) {
+    for (const int rows : {16, 32}) {
+      if (product.Blocks(rows) <= product.num_sms) return {rows, 1};
+    }
+    const int64_t two_turns = 2 * int64_t{product.num_sms};
+    if (product.Blocks(32) <= two_turns && product.cols >= kLongCols) return {32, 1};
+    if (product.Blocks(48) > product.num_sms && product.Blocks(48) <= two_turns &&
+        product.Balance(48) >= product.Balance(32)) {
+      return {48, 1};
+    }
+  }
+  return {32, 2};
 }
 
-// The same for weights of 4 bits: half the bytes take as many instructions, so that reading the
-// activations half as often counts from one token on. What counts more is a second block on every
-// SM, whose warps work while those of the first wait (up to 8 tokens: 4 to 15 % where blocks of 32
-// are about as many as SMs).
-constexpr int StreamingInt4Rows(const StreamingProduct& product) {
-  const int64_t blocks = (product.rows + 31) / 32;
-  if (product.tokens <= 8 && 4 * blocks <= 5 * product.num_sms) return 16;
-  return StreamingRows({.rows = product.rows, .tokens = 16, .num_sms = product.num_sms});
+// Of 4 bits: half the bytes take as many instructions, so that reading the activations less often
+// counts, too. Where a block has an SM to itself, `down` of an 8B model takes 10.6 us at 1 token
+// and 13.3 at 16, with two on some SMs 16.7 and 20.8.
+constexpr StreamingBlocks Int4StreamingBlocks(const StreamingProduct& product) {
+  if (product.CanBeAlone()) {
+    for (const int rows : {16, 32}) {
+      if (product.Blocks(rows) <= product.num_sms) return {rows, 1};
+    }
+    if (product.tokens > 8 && product.Blocks(64) <= product.num_sms) return {64, 1};
+  }
+  return {product.Blocks(64) >= 2 * int64_t{product.num_sms} ? 64 : 32, 2};
 }
 
 // Products of the experts of a plan with up to 8 tokens each.
@@ -45,12 +80,18 @@ struct StreamingExperts {
   int64_t segment;  // columns of a warp
   int64_t most_items;
   int num_sms;
+  int shared_bytes;  // that a block can take
 };
+
+// The shared memory that a block takes at most; two run on an SM. Blocks of 32 rows fit on every
+// GPU beside their table of parts.
+constexpr int StreamingExpertBytes(int rows) { return rows == 64 ? 108 << 10 : 94 << 10; }
 
 // The number of weight rows that a block takes at a time: 32 or 64. Twice the rows share the
 // activations and the sums of a part, which counts where a part has few columns (fp8, H200: 7 % of
 // `down` of 768 columns, -8 % of 14,336) or few bytes (4 bits: 4 to 22 %).
 constexpr int StreamingExpertRows(const StreamingExperts& experts, bool int4) {
+  if (experts.shared_bytes < StreamingExpertBytes(64)) return 32;
   const int64_t blocks = (experts.rows + 63) / 64 * experts.most_items;
   if (blocks < experts.num_sms) return 32;
   return int4 || experts.segment <= 128 ? 64 : 32;
