@@ -248,12 +248,13 @@ TEST_P(LinearQuantizedTest, RowDoesNotDependOnTheOthers) {
 
 // The blocks of few rows grow with the outputs.
 TEST_P(LinearQuantizedTest, RowDoesNotDependOnTheOthersWithManyOutputs) {
-  const int64_t cols = 192, most = 40;
+  // More steps than are on the way to a warp's memory at a time, and not equally many for each.
+  const int64_t cols = 2112, most = 40;
   const OwnedTensor x = Random({most, cols}, dtype(), 36);
   for (const Scheme& scheme :
        {Scheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 64},
         Scheme{.element = Element::kInt8, .block_rows = 1}}) {
-    for (const int64_t outputs : {2048, 4096, 6400, 10240, 17024}) {
+    for (const int64_t outputs : {2048, 4096, 4288, 8512, 17024}) {
       SCOPED_TRACE(DescribeScheme(scheme) + ", " + std::to_string(outputs) + " outputs");
       const OwnedPart owned = RandomPart(scheme, outputs, cols, 37);
       const LinearWeight weight = backend().PackLinear({{owned.part}}, {dtype(), scheme}).value();
@@ -272,14 +273,15 @@ TEST_P(LinearQuantizedTest, GatedMlpIsItsPartsBitForBit) {
   for (const Scheme& scheme :
        {Scheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 128},
         Scheme{.element = Element::kInt8, .block_rows = 1, .inputs = Inputs::kDynamic}}) {
-    for (const auto& [width, cols] : {std::pair<int64_t, int64_t>{2048, 96}, {8704, 128}}) {
+    for (const auto& [width, cols] :
+         {std::pair<int64_t, int64_t>{2048, 96}, {2560, 128}, {8704, 128}}) {
       const OwnedPart gate = RandomPart(scheme, width, cols, 11);
       const OwnedPart up = RandomPart(scheme, width, cols, 12);
       const OwnedPart down = RandomPart(scheme, cols, width, 13);
       const WeightFormat kept{dtype(), scheme};
       const LinearWeight both = backend().PackLinear({{gate.part, up.part}}, kept).value();
       const LinearWeight last = backend().PackLinear({{down.part}}, kept).value();
-      for (const int64_t rows : {7, 40}) {
+      for (const int64_t rows : {7, 16, 40}) {
         const OwnedTensor x = Random({rows, cols}, dtype(), 14, 0.2f);
         const OwnedTensor gate_up = Poisoned({rows, 2 * width}, dtype());
         const OwnedTensor activated = Poisoned({rows, width}, dtype());

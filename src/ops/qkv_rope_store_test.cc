@@ -103,10 +103,10 @@ TEST_P(QkvRopeStoreTest, AProductIsTurnedAndStoredAsApart) {
     int64_t hidden;
     bool has_factors = false;  // and turns of its own
   };
-  const std::vector<Sizes> all_sizes = {{{4, 2, 64, 16}, 128},      {{3, 1, 80, 5}, 192},
-                                        {{2, 2, 16, 8}, 128, true}, {{4, 1, 20, 8}, 64},
-                                        {{2, 1, 64, 16}, 100},      {{16, 1, 128, 16}, 64, true},
-                                        {{128, 2, 128, 16}, 64}};
+  const std::vector<Sizes> all_sizes = {
+      {{4, 2, 64, 16}, 128},   {{3, 1, 80, 5}, 192},   {{2, 2, 16, 8}, 128, true},
+      {{4, 1, 20, 8}, 64},     {{2, 1, 64, 16}, 100},  {{16, 1, 128, 16}, 64, true},
+      {{128, 2, 128, 16}, 64}, {{64, 8, 128, 16}, 64}, {{32, 1, 128, 16}, 64}};
   const std::vector<std::vector<Range>> batches = {
       {{0, 3, 3}, {1, 9, 2}}, {{0, 11, 11}, {1, 16, 1}}, {{0, 16, 12}, {1, 6, 6}}};
   const Slack padding = {.rows = 3, .seqs = 1};

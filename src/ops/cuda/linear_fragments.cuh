@@ -280,7 +280,7 @@ __device__ inline void MultiplyUnit(float (&sum)[4], const uint32_t (&low)[kLane
 }
 
 // Whether every token's row begins at a multiple of 16 bytes; else LoadUnaligned.
-inline bool HasWholePieces(const LinearArgs& args) {
+__host__ __device__ inline bool HasWholePieces(const LinearArgs& args) {
   return args.cols % 8 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
 }
 

@@ -1,9 +1,9 @@
 // Products with few tokens. Their time is the time to read the weights: a block takes 16 to 64
 // rows, each of its warps one segment of their columns, and several steps of weights and
 // activations are on the way to the warp's shared memory at any time (StepRing in
-// streaming_weights.cuh). How weights lie in memory and are widened is the policy WarpWeights.
+// step_ring.cuh). How weights lie in memory and are widened is the policy WarpWeights.
 //
-// Blocks are as large as lets every SM have the same number of them (streaming_rows.h). Blocks of
+// A block has an SM to itself where that is faster (streaming_blocks.h). Blocks of
 // the next product start beside the last ones, and their first weights are there when the
 // activations are.
 
@@ -12,8 +12,8 @@
 #include "ops/cuda/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/product_results.cuh"
-#include "ops/cuda/streaming_rows.h"
-#include "ops/cuda/streaming_weights.cuh"
+#include "ops/cuda/step_ring.cuh"
+#include "ops/cuda/streaming_blocks.h"
 #include "ops/cuda/swiglu.cuh"
 
 namespace tandem::ops::cuda {
@@ -147,9 +147,10 @@ struct OneProduct {
       std::max(kSegments * static_cast<int>(sizeof(Memory)), kPerSm == 1 ? kLeastBytesAlone : 0);
 };
 
+// Has registers for two blocks on an SM, so that one of another kernel fits beside its own.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, int kPerSm, bool kWhole,
           Results kResults>
-__global__ void __launch_bounds__(kThreads, kPerSm)
+__global__ void __launch_bounds__(kThreads, std::max(kPerSm, 2))
     StreamingKernel(const __grid_constant__ LinearArgs args,
                     [[maybe_unused]] const __grid_constant__ ResultsJob<kResults> job) {
   using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kResults>;
@@ -175,7 +176,7 @@ __global__ void __launch_bounds__(kThreads, kPerSm)
   };
   [[maybe_unused]] typename Output::Asked asked[kTokens];
   for_outputs([&](const auto& output, int i, int token) { asked[i] = output.Ask(token); });
-  // With more tokens registers are short, and other blocks hide that the loads come last.
+  // With more than 8 tokens registers are short, so these loads come last.
   constexpr bool kLoadsSquaresFirst = kTokenTiles == 1;
   int64_t squares[kTokens] = {};
   const auto load_squares = [&] {
@@ -212,13 +213,12 @@ __global__ void __launch_bounds__(kThreads, kPerSm)
       });
 }
 
-// The products of a plan. Weights flow through the ring without a pause from one part of a product
-// to the next.
+// The products of a plan. The ring does not drain from one part of a product to the next, within a
+// table of parts.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
 struct PlannedProducts {
   static constexpr int kPerSm = 2;
-  // The sums of two parts take turns, so that a barrier for each part suffices, where there is
-  // room.
+  // Two, where there is room: then one barrier for each part suffices.
   static constexpr int kKeptSums = kRowTiles * kTokenTiles <= 2 ? 2 : 1;
   using Sums = WarpSums<kRowTiles, kTokenTiles>;
   static constexpr int kRingSteps =
@@ -243,6 +243,7 @@ __global__ void __launch_bounds__(
   extern __shared__ uint4 shared[];
   __shared__ LinearArgs table[kTableParts];  // of this block's next parts
   __shared__ int first_rows[kTableParts];
+  static_assert(StreamingExpertBytes(32) + sizeof(table) + sizeof(first_rows) <= 99 << 10);
   auto* const memory = reinterpret_cast<typename Product::Memory*>(shared);  // of each warp
 
   const LanePlace<W> at(product.args);
@@ -253,7 +254,7 @@ __global__ void __launch_bounds__(
   const int all = *product.num_items * parts;
   for (int base = static_cast<int>(blockIdx.x); base < all; base += stride * kTableParts) {
     const int count = min((all - base + stride - 1) / stride, kTableParts);
-    __syncthreads();  // all have left the last table
+    __syncthreads();  // every warp has finished the previous table
     if (at.thread < count) {
       const int part = base + at.thread * stride;
       MakeItemArgs<T, W>(product, part / parts, table[at.thread]);
@@ -295,7 +296,8 @@ __global__ void __launch_bounds__(
       float sums[kRowTiles][kTokenTiles][4] = {};
       ring.template AddProducts<T>(at.num_steps, more, sums);
       const int kept = part % Product::kKeptSums;
-      if (Product::kKeptSums == 1 && part > 0) __syncthreads();  // the last part's have been taken
+      if (Product::kKeptSums == 1 && part > 0)
+        __syncthreads();  // the previous part's have been taken
       KeepSums<kRowTiles, kTokenTiles>(at.lane, sums, memory[at.warp].sums[kept]);
       __syncthreads();
       results.TakeAll(
@@ -329,25 +331,28 @@ void LaunchWhole(const Context& context, const LinearArgs& args, const ResultsJo
     args.tokens <= 8 ? Launch<T, W, kRowTiles, 1, kPerSm, true, kResults>(context, args, job)
                      : Launch<T, W, kRowTiles, 2, kPerSm, true, kResults>(context, args, job);
   };
-  const StreamingBlocks blocks =
-      kIsInt4<W> ? Int4StreamingBlocks(product) : RowwiseStreamingBlocks(product);
-  const auto are = [&](int rows, int per_sm) { return blocks == StreamingBlocks{rows, per_sm}; };
+  StreamingBlocks blocks;
   if constexpr (kIsInt4<W>) {
-    // Blocks of one size suffice for groups of 32, which are rare; both rows of a pair are tiles of
-    // their own.
-    if constexpr (kUnitScales<W> < 2) {
-      if (are(64, 1)) return launch.template operator()<4, 1>();
-      if (are(64, 2)) return launch.template operator()<4, 2>();
-      if constexpr (!kInPairs<kResults>) {
-        if (are(16, 1)) return launch.template operator()<1, 1>();
-      }
-    }
+    constexpr Int4Limits kLimits{.pairs = kInPairs<kResults>, .short_groups = kUnitScales<W> == 2};
+    blocks = Int4StreamingBlocks(product, kLimits);
   } else {
-    if (are(16, 1)) return launch.template operator()<1, 1>();
-    if (are(48, 1)) return launch.template operator()<3, 1>();
+    blocks = RowwiseStreamingBlocks(product);
   }
-  if (blocks.per_sm == 1 && blocks.rows <= 32) return launch.template operator()<2, 1>();
-  launch.template operator()<2, 2>();
+  const auto are = [&](int rows, int per_sm) { return blocks == StreamingBlocks{rows, per_sm}; };
+  if (are(32, 1)) return launch.template operator()<2, 1>();
+  if (are(32, 2)) return launch.template operator()<2, 2>();
+  if constexpr (!kIsInt4<W>) {
+    if (are(16, 1)) return launch.template operator()<1, 1>();
+    if (are(16, 2)) return launch.template operator()<1, 2>();
+    if (are(48, 1)) return launch.template operator()<3, 1>();
+  } else if constexpr (kUnitScales<W> == 1) {
+    if (are(64, 1)) return Launch<T, W, 4, 2, 1, true, kResults>(context, args, job);
+    if (are(64, 2)) return launch.template operator()<4, 2>();
+    if constexpr (!kInPairs<kResults>) {
+      if (are(16, 1)) return launch.template operator()<1, 1>();
+    }
+  }
+  TANDEM_CHECK(false, "a product has no kernel for its blocks");
 }
 
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
@@ -400,8 +405,9 @@ void LaunchQuantizedExpertsGated(const Context& context, const ExpertProduct& pr
 template <typename T, typename W>
 void LaunchStreaming(const Context& context, const LinearArgs& args) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
-  HasWholeUnits(args) ? LaunchWhole<T, W, Results::kPlain>(context, args, {})
-                      : Launch<T, W, 1, 2, 2, false, Results::kPlain>(context, args, {});
+  if (HasWholeUnits(args)) return LaunchWhole<T, W, Results::kPlain>(context, args, {});
+  args.tokens <= 8 ? Launch<T, W, 2, 1, 2, false, Results::kPlain>(context, args, {})
+                   : Launch<T, W, 2, 2, 2, false, Results::kPlain>(context, args, {});
 }
 
 template <typename T, typename W>

@@ -4,10 +4,9 @@
 //   streaming_bench [FORMAT [LAYER [TOKENS]]]
 //
 // FORMAT: fp8 (default), int8, int4 (with a scale for 128 weights) or bf16; LAYER: a name of
-// kLayers, default all; TOKENS: 1 to 16, default some of them. A graph of kCalls products, each
-// with weights that no cache holds, is launched kLaunches times; the fastest counts. The hash is
-// that of one product's results: a change that keeps the bits keeps it. With another number of SMs
-// it stays the same, too.
+// kLayers, default all; TOKENS: 1 to 16, default some of them. A graph of kCalls products, which
+// take turns in kWeightBytes of weights, is launched kLaunches times; the fastest counts. The hash
+// is that of one product's results: a change that keeps the bits keeps it.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -23,7 +22,7 @@
 namespace tandem::ops::cuda {
 namespace {
 
-constexpr int kCalls = 24;
+constexpr int kCalls = 48;
 constexpr int kLaunches = 4;
 constexpr int64_t kWeightBytes = int64_t{3} << 30;
 

@@ -1,13 +1,13 @@
-// How the weights of a warp's rows and its activations come to shared memory and are multiplied,
-// for products with few tokens (linear_streaming.cu): for weights, a policy for each way
-// in which they lie in memory.
+// How the weights of a warp's rows and its activations come to shared memory, step by step, and are
+// multiplied, for products with few tokens (linear_streaming.cu): StepRing, with a policy for each
+// way in which weights lie in memory.
 #pragma once
 
 #include <cstddef>
 
 #include "ops/cuda/async_copy.cuh"
 #include "ops/cuda/linear_fragments.cuh"
-#include "ops/cuda/streaming_rows.h"
+#include "ops/cuda/streaming_blocks.h"
 
 namespace tandem::ops::cuda {
 
@@ -134,7 +134,7 @@ class WarpWeights<Int4<kScales>, kRowTiles, kWhole, kResults> {
                        : reinterpret_cast<const uint4*>(args.group_scales) + group * 4 + factor;
     factor_stride_ = is_zero ? Step::kZeroPieces : Step::kScalePieces;
     copies_factor_ = lane_ < kRowTiles * kFactorPieces && (!is_zero || has_zeros_);
-    // Or the compiler would compute each of them again for every step.
+    // Keep these in registers: the compiler would compute them again for every step.
 #pragma unroll
     for (auto& pieces : pieces_) asm volatile("" : "+l"(pieces));
     asm volatile("" : "+l"(factors_), "+r"(copies_factor_));
@@ -225,22 +225,26 @@ class WarpActivations {
   template <typename RowOf>
   __device__ void Aim(const LinearArgs& args, int begin, const RowOf& row_of) {
     cols_ = args.cols;
+    in_pieces_ = HasWholePieces(args);
     tokens_ = args.tokens;
     col_ = begin + 8 * (lane_ % kTokenPieces<W>);
 #pragma unroll
     for (int i = 0; i < kCopied; ++i) rows_[i] = row_of(i);
   }
-  // Zeros after the last token.
+  // Whether rows are in whole pieces, so that Copy takes them; else Store.
+  __device__ bool InPieces() const { return kWhole || in_pieces_; }
+  // Zeros after the last token and the last column.
   __device__ void Copy(uint32_t step) {
 #pragma unroll
     for (int i = 0; i < kCopied; ++i) {
       const int token = CopiedToken(lane_, i);
       const int piece = token * kTokenPieces<W> + PlaceOf(token, lane_ % kTokenPieces<W>);
-      CopyPiece(step + piece * kPieceBytes, rows_[i] + col_, token < tokens_);
+      CopyPiece(step + piece * kPieceBytes, rows_[i] + col_,
+                token < tokens_ && (kWhole || col_ < cols_));
     }
     col_ += kStepCols<W>;
   }
-  // The same at once, for rows that are not in whole pieces; zeros after the last column.
+  // The same at once.
   __device__ void Store(Step& step) {
 #pragma unroll
     for (int i = 0; i < kCopied; ++i) {
@@ -275,6 +279,7 @@ class WarpActivations {
 
   const int lane_;
   int cols_;
+  bool in_pieces_;
   int tokens_;
   int col_;
   const uint16_t* rows_[kCopied];
@@ -287,7 +292,8 @@ struct StreamingStep {
   ActivationStep<W, kTokenTiles> activations;
 };
 
-// A ring of kSteps steps of a warp, each a group of copies.
+// A ring of kSteps steps of a warp. The copies of a step are a group, of the first steps two: one
+// of weights and one of activations.
 template <typename W, int kRowTiles, int kTokenTiles, int kSteps, bool kWhole, Results kResults>
 class StepRing {
   using Step = StreamingStep<W, kRowTiles, kTokenTiles>;
@@ -324,8 +330,8 @@ class StepRing {
 #pragma unroll 1
     for (int step = 0; step < kSteps; ++step) CopyNext(step, more);
   }
-  // Adds the products of the next num_steps steps. more(): whether there is one more step to copy,
-  // at which it has then aimed.
+  // Adds the products of the next num_steps steps. more(): aims at the next step to copy; false if
+  // there is none.
   template <typename T, typename More>
   __device__ __forceinline__ void AddProducts(int num_steps, const More& more,
                                               float (&sums)[kRowTiles][kTokenTiles][4]) {
@@ -346,7 +352,7 @@ class StepRing {
     return address_ + place * static_cast<uint32_t>(sizeof(Step));
   }
   __device__ void CopyActivations(int place) {
-    if constexpr (kWhole) {
+    if (activations.InPieces()) {
       activations.Copy(AddressOf(place) + static_cast<uint32_t>(offsetof(Step, activations)));
     } else {
       activations.Store(memory_.steps[place].activations);
