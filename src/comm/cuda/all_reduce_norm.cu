@@ -9,8 +9,8 @@
 #include "comm/cuda/collectives.cuh"
 #include "comm/cuda/exchange.cuh"
 #include "ops/cuda/add_rms_norm.cuh"
-#include "ops/cuda/block_reduce.cuh"
-#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/device/block_reduce.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
 
 namespace tandem::cuda_ranks {
 namespace {

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "comm/cuda/links.cuh"
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 #include "ops/ops.h"
 #include "tensor/tensor.h"
 

@@ -2,7 +2,7 @@
 
 #include "comm/cuda/nccl_ranks.cuh"
 #include "comm/cuda/stream_ranks.cuh"
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 
 namespace tandem {
 namespace {

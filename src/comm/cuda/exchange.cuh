@@ -9,8 +9,8 @@
 
 #include "base/check.h"
 #include "comm/cuda/links.cuh"
-#include "ops/cuda/context.cuh"
-#include "ops/cuda/elements.cuh"
+#include "ops/cuda/device/context.cuh"
+#include "ops/cuda/device/elements.cuh"
 #include "tensor/tensor.h"
 
 namespace tandem::cuda_ranks {

@@ -17,8 +17,8 @@
 // All ranks launch the same kernels with the same grids, apart from those of a channel, which its
 // two ranks launch. A grid has at most as many blocks as the SMs hold at once (kBlocksPerSm), so
 // all run when the previous kernel has ended. Nothing else keeps them waiting: a kernel launched
-// early (ops/cuda/dependent_launch.cuh) gets no SM before all blocks of the previous one have
-// theirs.
+// early (ops/cuda/device/dependent_launch.cuh) gets no SM before all blocks of the previous one
+// have theirs.
 #pragma once
 
 #include <vector_types.h>

@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "comm/nccl_library.h"
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 
 namespace tandem::cuda_ranks {
 

@@ -7,7 +7,7 @@
 
 #include "base/status.h"
 #include "comm/communicator.h"
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 
 namespace tandem::cuda_ranks {
 

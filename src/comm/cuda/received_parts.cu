@@ -2,7 +2,7 @@
 
 #include "comm/cuda/exchange.cuh"
 #include "comm/cuda/received_parts.cuh"
-#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
 
 namespace tandem::cuda_ranks {
 namespace {

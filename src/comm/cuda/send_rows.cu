@@ -6,7 +6,7 @@
 
 #include "comm/cuda/collectives.cuh"
 #include "comm/cuda/exchange.cuh"
-#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
 
 namespace tandem::cuda_ranks {
 namespace {

@@ -10,7 +10,7 @@
 #include "base/status.h"
 #include "comm/communicator.h"
 #include "comm/stages.h"
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 
 namespace tandem::cuda_ranks {
 

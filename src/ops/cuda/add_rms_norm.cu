@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "ops/cuda/add_rms_norm.cuh"
-#include "ops/cuda/block_reduce.cuh"
 #include "ops/cuda/cuda_ops.cuh"
-#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/device/block_reduce.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
 #include "ops/cuda/rounded_rows.cuh"
 #include "ops/cuda/row_ops.cuh"
 

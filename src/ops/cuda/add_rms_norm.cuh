@@ -1,7 +1,7 @@
 // AddNorm that rounds its rows to fp8 or int8, for the product that takes them.
 #pragma once
 
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 #include "ops/ops.h"
 
 namespace tandem::ops::cuda {

@@ -1,6 +1,6 @@
 #include "ops/batch_slice.h"
 #include "ops/cuda/cuda_ops.cuh"
-#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

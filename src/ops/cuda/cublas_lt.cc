@@ -18,8 +18,8 @@
 #include "base/log.h"
 #include "base/status.h"
 #include "ops/cuda/choose_fastest.h"
+#include "ops/cuda/device/stopwatch.cuh"
 #include "ops/cuda/measure.cuh"
-#include "ops/cuda/stopwatch.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

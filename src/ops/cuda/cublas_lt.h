@@ -9,7 +9,7 @@
 #include <functional>
 #include <memory>
 
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 #include "tensor/dtype.h"
 
 namespace tandem::ops::cuda {

@@ -7,12 +7,12 @@
 
 #include "base/log.h"
 #include "ops/backend.h"
-#include "ops/cuda/context.cuh"
 #include "ops/cuda/cuda_ops.cuh"
+#include "ops/cuda/device/context.cuh"
+#include "ops/cuda/device/memset_nodes.cuh"
+#include "ops/cuda/device/random_words.cuh"
 #include "ops/cuda/measure.cuh"
-#include "ops/cuda/memset_nodes.cuh"
 #include "ops/cuda/pack.cuh"
-#include "ops/cuda/random_words.cuh"
 #include "ops/cuda/round.cuh"
 
 namespace tandem::ops {

@@ -6,11 +6,11 @@
 
 #include <functional>
 
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 #include "ops/cuda/experts.cuh"
 #include "ops/cuda/linear.cuh"
 #include "ops/cuda/paged_attention.cuh"
-#include "ops/cuda/sample.cuh"
+#include "ops/cuda/sample/sample.cuh"
 #include "ops/ops.h"
 
 namespace tandem::ops::cuda {

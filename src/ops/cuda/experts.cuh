@@ -4,7 +4,7 @@
 
 #include <functional>
 
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 #include "ops/ops.h"
 
 namespace tandem::ops::cuda {

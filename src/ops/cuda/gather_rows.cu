@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.cuh"
-#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

@@ -2,7 +2,7 @@
 // and the store of latents with the rotation beside them. Plain code: a row's arithmetic depends on
 // that row alone.
 #include "ops/cuda/cuda_ops.cuh"
-#include "ops/cuda/elements.cuh"
+#include "ops/cuda/device/elements.cuh"
 #include "ops/cuda/pack.cuh"
 
 namespace tandem::ops::cuda {

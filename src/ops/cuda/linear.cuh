@@ -6,8 +6,8 @@
 #include <functional>
 #include <memory>
 
-#include "ops/cuda/context.cuh"
 #include "ops/cuda/cublas_lt.h"
+#include "ops/cuda/device/context.cuh"
 #include "ops/cuda/linear_rounded.cuh"
 #include "ops/ops.h"
 

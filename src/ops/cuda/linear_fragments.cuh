@@ -28,9 +28,9 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/cuda/context.cuh"
-#include "ops/cuda/elements.cuh"
-#include "ops/cuda/mma.cuh"
+#include "ops/cuda/device/context.cuh"
+#include "ops/cuda/device/elements.cuh"
+#include "ops/cuda/device/mma.cuh"
 #include "ops/ops.h"
 
 namespace tandem::ops::cuda {

@@ -8,11 +8,11 @@
 
 #include <type_traits>
 
-#include "ops/cuda/async_copy.cuh"
-#include "ops/cuda/dependent_launch.cuh"
-#include "ops/cuda/elements.cuh"
+#include "ops/cuda/device/async_copy.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
+#include "ops/cuda/device/elements.cuh"
+#include "ops/cuda/device/wgmma.cuh"
 #include "ops/cuda/linear_rounded.cuh"
-#include "ops/cuda/wgmma.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 
 namespace tandem::ops::cuda {
 

@@ -9,7 +9,7 @@
 
 #include <algorithm>
 
-#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/product_results.cuh"
 #include "ops/cuda/step_ring.cuh"

@@ -1,7 +1,7 @@
 // Products with any number of tokens: tiles of weights and activations pass through shared memory,
 // several stages ahead of the tensor cores. Used on GPUs without warpgroups if the library is
 // missing, does not support the shape, or would not keep a row's bits.
-#include "ops/cuda/async_copy.cuh"
+#include "ops/cuda/device/async_copy.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 
 namespace tandem::ops::cuda {

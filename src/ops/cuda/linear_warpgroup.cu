@@ -10,10 +10,10 @@
 // columns and read each other's sums at the end.
 #include <cooperative_groups.h>
 
-#include "ops/cuda/async_copy.cuh"
-#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/device/async_copy.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
+#include "ops/cuda/device/wgmma.cuh"
 #include "ops/cuda/linear_kernels.cuh"
-#include "ops/cuda/wgmma.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

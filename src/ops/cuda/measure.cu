@@ -4,10 +4,10 @@
 #include <memory>
 
 #include "ops/cuda/cublas_lt.h"
+#include "ops/cuda/device/random_words.cuh"
+#include "ops/cuda/device/stopwatch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/measure.cuh"
-#include "ops/cuda/random_words.cuh"
-#include "ops/cuda/stopwatch.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

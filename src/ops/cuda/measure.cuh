@@ -1,6 +1,6 @@
 // The GPU's measured ceilings, which the benchmarks compare results with.
 #pragma once
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 #include "tensor/dtype.h"
 namespace tandem::ops::cuda {
 // Bytes per second of a read stream over all multiprocessors. Takes some tens of milliseconds.

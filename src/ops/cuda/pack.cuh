@@ -7,7 +7,7 @@
 #include <span>
 
 #include "ops/backend.h"
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 #include "ops/cuda/int4_layout.h"
 
 namespace tandem::ops::cuda {

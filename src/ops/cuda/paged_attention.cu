@@ -3,9 +3,9 @@
 #include <optional>
 #include <type_traits>
 
-#include "ops/cuda/attention_inputs.cuh"
+#include "ops/cuda/attention/attention_inputs.cuh"
 #include "ops/cuda/cuda_ops.cuh"
-#include "ops/cuda/elements.cuh"
+#include "ops/cuda/device/elements.cuh"
 #include "ops/cuda/paged_attention.cuh"
 
 namespace tandem::ops::cuda {

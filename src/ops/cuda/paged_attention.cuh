@@ -27,9 +27,9 @@
 
 #include <array>
 
-#include "ops/cuda/attention_params.cuh"
-#include "ops/cuda/attention_plan.cuh"
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/attention/attention_params.cuh"
+#include "ops/cuda/attention/attention_plan.cuh"
+#include "ops/cuda/device/context.cuh"
 #include "ops/ops.h"
 #include "tensor/buffer.h"
 

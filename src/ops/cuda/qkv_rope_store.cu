@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.cuh"
-#include "ops/cuda/dependent_launch.cuh"
-#include "ops/cuda/elements.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
+#include "ops/cuda/device/elements.cuh"
 #include "ops/cuda/rope_job.cuh"
 
 namespace tandem::ops::cuda {

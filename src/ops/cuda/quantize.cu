@@ -1,7 +1,7 @@
 #include <algorithm>
 
-#include "ops/cuda/block_reduce.cuh"
-#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/device/block_reduce.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
 #include "ops/cuda/linear_fragments.cuh"
 #include "ops/cuda/quantize.cuh"
 #include "ops/cuda/rounded_rows.cuh"

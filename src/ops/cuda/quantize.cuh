@@ -3,7 +3,7 @@
 // each group.
 #pragma once
 
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 #include "ops/cuda/int4_layout.h"
 #include "tensor/tensor.h"
 

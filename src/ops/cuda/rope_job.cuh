@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "ops/cuda/elements.cuh"
+#include "ops/cuda/device/elements.cuh"
 #include "ops/ops.h"
 
 namespace tandem::ops::cuda {

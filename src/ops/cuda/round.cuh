@@ -2,7 +2,7 @@
 // round_rules.h. Every launch is on the context's stream. Owned by the backend.
 #pragma once
 
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 #include "ops/round.h"
 
 namespace tandem::ops::cuda {

@@ -1,7 +1,7 @@
 // How a row of activations is rounded to fp8 or int8, for the kernels that make such rows.
 #pragma once
 
-#include "ops/cuda/elements.cuh"
+#include "ops/cuda/device/elements.cuh"
 #include "ops/cuda/quantize.cuh"
 
 namespace tandem::ops::cuda {

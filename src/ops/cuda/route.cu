@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "ops/cuda/cuda_ops.cuh"
-#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
 #include "ops/route_rules.h"
 
 namespace tandem::ops::cuda {

@@ -2,10 +2,10 @@
 // capped logits: plain code, for families whose other ops take the time.
 #include <algorithm>
 
-#include "ops/cuda/block_reduce.cuh"
 #include "ops/cuda/cuda_ops.cuh"
-#include "ops/cuda/dependent_launch.cuh"
-#include "ops/cuda/elements.cuh"
+#include "ops/cuda/device/block_reduce.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
+#include "ops/cuda/device/elements.cuh"
 #include "ops/cuda/row_ops.cuh"
 
 namespace tandem::ops::cuda {

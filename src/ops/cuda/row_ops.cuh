@@ -2,7 +2,7 @@
 // choose; enqueued on the context's stream.
 #pragma once
 
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 #include "ops/ops.h"
 
 namespace tandem::ops::cuda {

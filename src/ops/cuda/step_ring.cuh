@@ -5,7 +5,7 @@
 
 #include <cstddef>
 
-#include "ops/cuda/async_copy.cuh"
+#include "ops/cuda/device/async_copy.cuh"
 #include "ops/cuda/linear_fragments.cuh"
 #include "ops/cuda/streaming_blocks.h"
 

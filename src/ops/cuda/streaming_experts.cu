@@ -4,7 +4,7 @@
 // through the L1 cache. (Those with quantized weights go through a ring in shared memory, as all
 // products of single weights do: linear_streaming.cu.)
 
-#include "ops/cuda/dependent_launch.cuh"
+#include "ops/cuda/device/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
 #include "ops/cuda/swiglu.cuh"
 

@@ -1,7 +1,7 @@
 // The value of SwiGLU, for the kernel of that op and for products that apply it to their sums.
 #pragma once
 
-#include "ops/cuda/elements.cuh"
+#include "ops/cuda/device/elements.cuh"
 
 namespace tandem::ops::cuda {
 

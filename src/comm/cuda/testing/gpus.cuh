@@ -14,7 +14,7 @@
 #include "comm/cuda/nccl_ranks.cuh"
 #include "comm/cuda/stream_ranks.cuh"
 #include "comm/in_process.h"
-#include "ops/cuda/context.cuh"
+#include "ops/cuda/device/context.cuh"
 
 namespace tandem::cuda_ranks {
 

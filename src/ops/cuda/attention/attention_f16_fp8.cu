@@ -1,0 +1,13 @@
+#include "ops/cuda/attention/attention_kernels.cuh"
+
+namespace tandem::ops::cuda {
+
+template void LaunchShortAttention<Fp16, Fp8, false>(const Context&, const AttentionParams&, int);
+template void LaunchLongAttention<Fp16, Fp8, false>(const Context&, const AttentionParams&, int,
+                                                    int);
+template void LaunchGatheredAttention<Fp16, Fp8, false>(const Context&, const AttentionParams&, int,
+                                                        int, int);
+template int ShortBlocksPerSm<Fp16, Fp8, false>(const Context&, int, int);
+template bool HasInvariantTiles<Fp16, Fp8>(const Context&, int);
+
+}  // namespace tandem::ops::cuda
