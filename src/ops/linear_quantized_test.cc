@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/testing/op_test.h"
+#include "ops/testing/product_test.h"
 #include "ops/testing/random_part.h"
 
 namespace tandem::ops {
@@ -70,14 +70,8 @@ std::vector<float> Widened(const LinearPart& part) {
   return weights;
 }
 
-class LinearQuantizedTest : public OpTest {
+class LinearQuantizedTest : public ProductTest {
  protected:
-  std::vector<std::byte> Run(const Tensor& x, const LinearWeight& weight, DType out_dtype) {
-    const OwnedTensor out = Poisoned({x.dim(0), weight.rows}, out_dtype);
-    ops().Linear(x, weight, out.tensor);
-    return Bytes(out.tensor);
-  }
-
   // What the largest input of a group becomes beside integer weights, where the instruction set has
   // products of integers; 0: inputs are not rounded.
   int LargestInput(const Scheme& scheme) const {
@@ -283,14 +277,7 @@ TEST_P(LinearQuantizedTest, GatedMlpIsItsPartsBitForBit) {
       const LinearWeight last = backend().PackLinear({{down.part}}, kept).value();
       for (const int64_t rows : {7, 16, 40}) {
         const OwnedTensor x = Random({rows, cols}, dtype(), 14, 0.2f);
-        const OwnedTensor gate_up = Poisoned({rows, 2 * width}, dtype());
-        const OwnedTensor activated = Poisoned({rows, width}, dtype());
-        const OwnedTensor fused = Poisoned({rows, cols}, dtype());
-        ops().Mlp(x.tensor, both, Activation::kSilu, last, gate_up.tensor, activated.tensor,
-                  fused.tensor);
-        ops().Linear(x.tensor, both, gate_up.tensor);
-        ops().Activate(Activation::kSilu, gate_up.tensor, activated.tensor);
-        EXPECT_EQ(Bytes(fused.tensor), Run(activated.tensor, last, dtype())) << rows << " rows";
+        ExpectMlpIsItsParts(x.tensor, both, last);
       }
     }
   }

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "ops/testing/op_test.h"
+#include "ops/testing/product_test.h"
 #include "ops/testing/round_to_fp8.h"
 
 namespace tandem::ops {
@@ -13,7 +13,7 @@ struct LinearShape {
   int64_t rows, cols, outputs;
 };
 
-class LinearTest : public OpTest {
+class LinearTest : public ProductTest {
  protected:
   std::vector<double> Reference(const Tensor& x, const Tensor& weight,
                                 const std::vector<double>& bias) {
@@ -37,12 +37,6 @@ class LinearTest : public OpTest {
     return out;
   }
 
-  std::vector<std::byte> Run(const Tensor& x, const LinearWeight& weight, DType out_dtype) {
-    const OwnedTensor out = Poisoned({x.dim(0), weight.rows}, out_dtype);
-    ops().Linear(x, weight, out.tensor);
-    return Bytes(out.tensor);
-  }
-
   void ExpectRowsStandAlone(const Tensor& x, const LinearWeight& weight) {
     for (const DType out_dtype : {DType::kF32, dtype()}) {
       const std::vector<std::byte> all = Run(x, weight, out_dtype);
@@ -64,7 +58,6 @@ class LinearTest : public OpTest {
     }
   }
 
-  // A backend may fuse them; the bits must be the same.
   void ExpectGatedMlpIsItsParts(int64_t width, int64_t cols, const WeightFormat& kept,
                                 std::initializer_list<int64_t> row_counts) {
     const OwnedTensor gate = Random({width, cols}, dtype(), 15, 0.2f);
@@ -76,14 +69,7 @@ class LinearTest : public OpTest {
     const LinearWeight last = backend().PackLinear({{{down.tensor}}}, kept).value();
     for (const int64_t rows : row_counts) {
       const OwnedTensor x = Random({rows, cols}, dtype(), 14);
-      const OwnedTensor gate_up = Poisoned({rows, 2 * width}, dtype());
-      const OwnedTensor activated = Poisoned({rows, width}, dtype());
-      const OwnedTensor fused = Poisoned({rows, cols}, dtype());
-      ops().Mlp(x.tensor, both, Activation::kSilu, last, gate_up.tensor, activated.tensor,
-                fused.tensor);
-      ops().Linear(x.tensor, both, gate_up.tensor);
-      ops().Activate(Activation::kSilu, gate_up.tensor, activated.tensor);
-      EXPECT_EQ(Bytes(fused.tensor), Run(activated.tensor, last, dtype())) << rows << " rows";
+      ExpectMlpIsItsParts(x.tensor, both, last);
     }
   }
 };

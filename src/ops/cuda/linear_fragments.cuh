@@ -380,6 +380,34 @@ __device__ inline float AddSegments(const SumOf& sum_of) {
   return first + second;
 }
 
+// The outputs of the kRowTiles * 16 weight rows of a block.
+template <int kRowTiles, Results kResults>
+constexpr int kOutputsOf = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
+
+// A warp's sums of tokens and of the rows of a block, in shared memory. The pitch keeps the lanes'
+// stores in different banks.
+template <int kRowTiles, int kTokenTiles>
+using WarpSums = float[8 * kTokenTiles][16 * kRowTiles + 4];
+
+// Stores those that a lane has in registers.
+template <int kRowTiles, int kTokenTiles>
+__device__ __forceinline__ void KeepSums(int lane, const float (&sums)[kRowTiles][kTokenTiles][4],
+                                         WarpSums<kRowTiles, kTokenTiles>& kept) {
+  const int group = lane / 4;
+  const int quad = lane % 4;
+#pragma unroll
+  for (int tile = 0; tile < kRowTiles; ++tile) {
+#pragma unroll
+    for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        kept[8 * tokens + 2 * quad + i % 2][16 * tile + 8 * (i / 2) + group] =
+            sums[tile][tokens][i];
+      }
+    }
+  }
+}
+
 // What the sums of a token are multiplied with: the norm that x is left to take, or 1. squares: of
 // the token.
 __device__ inline float TokenFactor(const LinearArgs& args, int64_t squares) {

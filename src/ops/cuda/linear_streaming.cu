@@ -21,10 +21,6 @@ namespace {
 
 constexpr int kThreads = 32 * kSegments;
 
-// A warp's sums for the rows of a block. The pitch keeps the lanes' stores in different banks.
-template <int kRowTiles, int kTokenTiles>
-using WarpSums = float[8 * kTokenTiles][16 * kRowTiles + 4];
-
 // Where a thread is in its block, and the columns of its warp, a segment. Another number of warps
 // than kSegments is another order of summation.
 template <typename W>
@@ -46,29 +42,11 @@ struct LanePlace {
   int num_steps;
 };
 
-template <int kRowTiles, int kTokenTiles>
-__device__ __forceinline__ void KeepSums(int lane, const float (&sums)[kRowTiles][kTokenTiles][4],
-                                         WarpSums<kRowTiles, kTokenTiles>& kept) {
-  const int group = lane / 4;
-  const int quad = lane % 4;
-#pragma unroll
-  for (int tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-    for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        kept[8 * tokens + 2 * quad + i % 2][16 * tile + 8 * (i / 2) + group] =
-            sums[tile][tokens][i];
-      }
-    }
-  }
-}
-
 // The results of a block's rows: a thread stores those of one output and kTokens tokens.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, Results kResults>
 class BlockResults {
  public:
-  static constexpr int kOutputs = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
+  static constexpr int kOutputs = kOutputsOf<kRowTiles, kResults>;
   // Threads past the last whole set of outputs have none.
   static constexpr int kTokensAtOnce = kThreads / kOutputs;
   static constexpr int kTokens = static_cast<int>(CeilDiv(8 * kTokenTiles, kTokensAtOnce));
@@ -129,7 +107,7 @@ class BlockResults {
 };
 
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens. kWhole: HasWholeUnits(args).
-// kPerSm: so many blocks run on an SM at a time.
+// kPerSm: how many blocks run on an SM at a time.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, int kPerSm, bool kWhole,
           Results kResults>
 struct OneProduct {
@@ -147,10 +125,9 @@ struct OneProduct {
       std::max(kSegments * static_cast<int>(sizeof(Memory)), kPerSm == 1 ? kLeastBytesAlone : 0);
 };
 
-// Has registers for two blocks on an SM, so that one of another kernel fits beside its own.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, int kPerSm, bool kWhole,
           Results kResults>
-__global__ void __launch_bounds__(kThreads, std::max(kPerSm, 2))
+__global__ void __launch_bounds__(kThreads, kPerSm)
     StreamingKernel(const __grid_constant__ LinearArgs args,
                     [[maybe_unused]] const __grid_constant__ ResultsJob<kResults> job) {
   using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kResults>;
@@ -225,7 +202,7 @@ struct PlannedProducts {
       RingSteps<W, kRowTiles, kTokenTiles>(StreamingExpertBytes(16 * kRowTiles) -
                                            kSegments * kKeptSums * static_cast<int>(sizeof(Sums)));
   using Ring = StepRing<W, kRowTiles, kTokenTiles, kRingSteps, kWhole, kResults>;
-  static constexpr int kOutputs = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
+  static constexpr int kOutputs = kOutputsOf<kRowTiles, kResults>;
   // Of a warp.
   struct Memory {
     typename Ring::Memory ring;
@@ -312,8 +289,7 @@ template <typename T, typename W, int kRowTiles, int kTokenTiles, int kPerSm, bo
           Results kResults>
 void Launch(const Context& context, const LinearArgs& args, const ResultsJob<kResults>& job) {
   const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kResults>;
-  const dim3 blocks(
-      static_cast<unsigned>(CeilDiv(args.rows, (kInPairs<kResults> ? 8 : 16) * kRowTiles)));
+  const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, kOutputsOf<kRowTiles, kResults>)));
   using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kResults>;
   TakeSharedMemory(kernel, Product::kBytes, "the shared memory of a product");
   LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, Product::kBytes, args,
@@ -358,7 +334,7 @@ void LaunchWhole(const Context& context, const LinearArgs& args, const ResultsJo
 template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
 void LaunchExperts(const Context& context, const ExpertProduct& product) {
   const auto kernel = StreamingExpertsKernel<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
-  const int64_t parts = CeilDiv(product.args.rows, (kInPairs<kResults> ? 8 : 16) * kRowTiles);
+  const int64_t parts = CeilDiv(product.args.rows, kOutputsOf<kRowTiles, kResults>);
   using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
   constexpr int kBytes = kSegments * static_cast<int>(sizeof(typename Product::Memory));
   constexpr int kPerSm = Product::kPerSm;

@@ -52,18 +52,10 @@ __device__ void LoadWeights(const T* const (&rows)[kRowTiles][2], int col, int e
   }
 }
 
-// The sums of the warps of a block for its rows, one per segment. The pitch keeps the lanes' stores
-// in different banks.
-template <int kRowTiles, int kTokenTiles>
-using Partial = float[kSegments][8 * kTokenTiles][16 * kRowTiles + 4];
-
-template <int kRowTiles, Results kResults>
-constexpr int kOutputsOf = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
-
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight.
 template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
 __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_output,
-                                           Partial<kRowTiles, kTokenTiles>& partial) {
+                                           WarpSums<kRowTiles, kTokenTiles> (&partial)[kSegments]) {
   constexpr int kOutputs = kOutputsOf<kRowTiles, kResults>;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int group = static_cast<int>(threadIdx.x) % 32 / 4;
@@ -123,17 +115,7 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_out
     LoadWeights<T>(weights, col + kStride, end, ahead);
   }
 
-#pragma unroll
-  for (int tile = 0; tile < kRowTiles; ++tile) {
-#pragma unroll
-    for (int tokens = 0; tokens < kTokenTiles; ++tokens) {
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        partial[warp][8 * tokens + 2 * quad + i % 2][16 * tile + 8 * (i / 2) + group] =
-            sums[tile][tokens][i];
-      }
-    }
-  }
+  KeepSums<kRowTiles, kTokenTiles>(static_cast<int>(threadIdx.x) % 32, sums, partial[warp]);
   __syncthreads();
   // A thread stores one output of several tokens.
   static_assert(kThreads % kOutputs == 0);
@@ -161,7 +143,7 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_out
 template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     StreamingExpertsKernel(const __grid_constant__ ExpertProduct product, int parts) {
-  __shared__ Partial<kRowTiles, kTokenTiles> partial;
+  __shared__ WarpSums<kRowTiles, kTokenTiles> partial[kSegments];
   __shared__ LinearArgs args;
   BeginKernel();
   const int units = *product.num_items * parts;
@@ -191,7 +173,8 @@ template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned,
 void LaunchExperts(const Context& context, const ExpertProduct& product) {
   const auto kernel = StreamingExpertsKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults>;
   const int64_t parts = CeilDiv(product.args.rows, kOutputsOf<kRowTiles, kResults>);
-  LeaveTheRestToL1(context, kernel, sizeof(Partial<kRowTiles, kTokenTiles>) + sizeof(LinearArgs));
+  LeaveTheRestToL1(context, kernel,
+                   kSegments * sizeof(WarpSums<kRowTiles, kTokenTiles>) + sizeof(LinearArgs));
   LaunchEarly(context, "products of experts with few tokens", kernel,
               BlocksOfUnits(context, kBlocksPerSm, product.most_items * parts), kThreads, 0,
               product, static_cast<int>(parts));
