@@ -62,17 +62,18 @@ constexpr StreamingBlocks RowwiseStreamingBlocks(const StreamingProduct& product
   return {32, 2};
 }
 
-// What a kernel for weights of 4 bits cannot do: blocks of 16 rows for pairs of rows, which are
-// tiles of their own, and other blocks than of 32 rows for groups of 32 weights, which are rare.
+// Which blocks there is no kernel for with weights of 4 bits. pairs: none of 16 rows, because both
+// rows of a pair are in tiles of their own. short_groups, of 32 weights, which are rare: only those
+// of 32 rows.
 struct Int4Limits {
   bool pairs = false;
   bool short_groups = false;
 };
 
-// Of weights of 4 bits: {16 or 32 or 64, 1} or {32 or 64, 2}, the second to last for more than 8
-// tokens. Half the bytes take as many instructions, so that reading the activations less often
-// counts, too. Where a block has an SM to itself, `down` of an 8B model takes 10.6 us at 1 token
-// and 13.3 at 16, with two on some SMs 16.7 and 20.8.
+// Of weights of 4 bits: {16 or 32, 1}, {32 or 64, 2}, and for more than 8 tokens also {64, 1}. Half
+// the bytes take as many instructions, so that reading the activations less often counts, too.
+// Where a block has an SM to itself, `down` of an 8B model takes 10.6 us at 1 token and 13.3 at 16,
+// with two on some SMs 16.7 and 20.8.
 constexpr StreamingBlocks Int4StreamingBlocks(const StreamingProduct& product,
                                               const Int4Limits& limits) {
   if (product.CanBeAlone()) {
