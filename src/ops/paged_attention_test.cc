@@ -51,7 +51,8 @@ TEST_P(PagedAttentionTest, LongContextsMatchReference) {
 }
 
 TEST_P(PagedAttentionTest, EachRowSeesExactlyItsKeys) {
-  const AttentionShape shapes[] = {{2, 2, 64, 64}, {4, 1, 128, 64}, {8, 1, 64, 96}};
+  const AttentionShape shapes[] = {
+      {2, 2, 64, 64}, {4, 1, 128, 64}, {8, 1, 64, 96}, {3, 1, 128, 72}};
   for (const AttentionShape& shape : shapes) {
     SCOPED_TRACE(::testing::Message() << shape.num_heads << " heads of " << shape.head_dim);
     MakeGroup(shape, kSeqs, dtype());
@@ -342,6 +343,7 @@ TEST_P(PagedAttentionTest, APoolOf8BitsMatchesReferenceOnStoredValues) {
     };
     expect({4, 2, 64, 64}, Contents::kRandom);
     expect({2, 1, 128, 64}, Contents::kRandom);
+    expect({3, 1, 128, 72}, Contents::kCounting);
     expect(odd, Contents::kRandom);
     expect(odd, Contents::kCounting);
   }
@@ -491,7 +493,7 @@ TEST_P(PagedAttentionTest, ManyDecodingSequencesGiveTheSameBitsBesideChunks) {
   MakeGroup({4, 1, 64, 64}, kSeqs, dtype());
   FillGroup(Contents::kRandom);
   for (const int32_t count : {1, 3, 512}) {
-    for (const int32_t max_rows : {1, 4}) {
+    for (const int32_t max_rows : {1, 4, 7}) {
       SCOPED_TRACE(::testing::Message() << count << " sequences of up to " << max_rows << " rows");
       const std::vector<Range> decoding = Decoding(count, max_rows);
       const std::vector<std::byte> alone = Attend(decoding, {.max_query_len = max_rows});

@@ -31,29 +31,35 @@ int32_t LongestRange(const BatchView& batch) {
 AttentionRunner::AttentionRunner(const Context& context)
     : context_(context), workspace_(MakeWorkspace(context)), plans_(context) {}
 
+// How many blocks of the kernel for short sequences run at a time; 0: none.
 template <typename T, typename Stored, bool kHasRule>
-int64_t AttentionRunner::BlocksPerSm(const AttentionParams& params) {
+int64_t AttentionRunner::ResidentBlocks(int head_dim, int tile_rows) {
   constexpr size_t kTypes =
       (std::is_same_v<T, Fp16> ? 2 : 0) + (std::is_same_v<Stored, Fp8> ? 1 : 0);
-  const size_t head = params.head_dim == 64 ? 0 : 1;
-  const size_t kernel = params.slot_rows <= kWarpRows ? 0 : 1;
-  int& blocks = blocks_per_sm_[kTypes][kHasRule][head][kernel];
-  if (blocks == 0) {
-    blocks = ShortBlocksPerSm<T, Stored, kHasRule>(context_, params.head_dim, params.slot_rows);
-  }
-  return blocks;
+  std::optional<int>& blocks =
+      blocks_per_sm_[kTypes][kHasRule][head_dim == 64 ? 0 : 1][tile_rows == kWarpRows ? 0 : 1];
+  if (!blocks) blocks = ShortBlocksPerSm<T, Stored, kHasRule>(context_, head_dim, tile_rows);
+  return int64_t{*blocks} * context_.num_sms;
 }
 
 template <typename T, typename Stored, bool kHasRule>
 int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs,
                                AttentionParams& params) {
   params.slot_rows = rows * params.group;
-  const bool by_warps = params.slot_rows <= kWarpRows;
-  const int64_t tiles = by_warps ? 1 : CeilDiv(params.slot_rows, kBlockRows);
   const int64_t heads = params.num_kv_heads;
   // Chunks may turn out to be no longer than what decodes.
   const int64_t max_seqs = std::min(num_seqs + batch.chunks.num_seqs, batch.num_seqs);
-  const int64_t resident = BlocksPerSm<T, Stored, kHasRule>(params) * context_.num_sms;
+  // Warps that divide a sequence's keys end sooner than warps that divide its rows, but read the
+  // keys again for each 16 rows: worth it where blocks of all rows run at a time.
+  const int64_t by_warps_resident = ResidentBlocks<T, Stored, kHasRule>(params.head_dim, kWarpRows);
+  const int64_t warp_tiles = CeilDiv(params.slot_rows, kWarpRows);
+  const bool by_warps = by_warps_resident > 0 &&
+                        (warp_tiles == 1 || num_seqs * heads * warp_tiles <= by_warps_resident);
+  params.tile_rows = by_warps ? kWarpRows : kBlockRows;
+  const int64_t tiles = CeilDiv(params.slot_rows, params.tile_rows);
+  const int64_t resident = by_warps
+                               ? by_warps_resident
+                               : ResidentBlocks<T, Stored, kHasRule>(params.head_dim, kBlockRows);
 
   // What there is room for.
   const int64_t row_bytes = params.head_dim * int64_t{sizeof(float)} + int64_t{sizeof(float2)};
@@ -82,6 +88,10 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
     rule.target_chunks = with_room(2 * resident);
     // Rounding a sequence's share up may give it one more chunk.
     items = blocks = rule.target_chunks + max_seqs;
+    // Few sequences are mostly cut into chunks that run at a time, and blocks without one would
+    // only keep the next kernel from starting. In many, each chunk has a block, so that one that
+    // is done makes room for any other.
+    if (max_seqs <= rule.resident_chunks) blocks = rule.resident_chunks;
   }
   rule.max_items = params.max_items = static_cast<int32_t>(items);
   rule.blocks = static_cast<int32_t>(blocks);

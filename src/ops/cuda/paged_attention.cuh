@@ -6,7 +6,8 @@
 // (prefill: its rows are divided). The device finds out which, so any mix of them is one call.
 //
 //   rows of a range, times heads of a group     kernel
-//   up to 16 rows, at most 16 with the heads    WarpAttentionKernel
+//   up to 16 rows, at most 16 with the heads,   WarpAttentionKernel
+//     or few sequences
 //   up to 16 rows, more with the heads          ChunkAttentionKernel
 //   more, sm_90, not invariant: chunks told     GatherTilesKernel, then WarpgroupAttentionKernel
 //     apart, or from 128 rows on, if they fit
@@ -26,6 +27,7 @@
 #pragma once
 
 #include <array>
+#include <optional>
 
 #include "ops/cuda/attention/attention_params.cuh"
 #include "ops/cuda/attention/attention_plan.cuh"
@@ -52,7 +54,7 @@ class AttentionRunner {
   template <typename T, typename Stored, bool kHasRule>
   int PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs, AttentionParams& params);
   template <typename T, typename Stored, bool kHasRule>
-  int64_t BlocksPerSm(const AttentionParams& params);
+  int64_t ResidentBlocks(int head_dim, int tile_rows);
   // Prompts from gathered keys and values, some kv heads at a time. False, and nothing enqueued:
   // the device or the invariant option has another kernel, or there is no room for one kv head's.
   // num_keys: as ChunkBounds::num_keys.
@@ -69,8 +71,8 @@ class AttentionRunner {
   const Buffer workspace_;
   AttentionPlans plans_;
   // Of the kernels for short sequences, asked once: by types, whether there is a rule, head size,
-  // number of packed rows.
-  std::array<std::array<std::array<std::array<int, 2>, 2>, 2>, 4> blocks_per_sm_ = {};
+  // rows of a block.
+  std::array<std::array<std::array<std::array<std::optional<int>, 2>, 2>, 2>, 4> blocks_per_sm_;
 };
 
 }  // namespace tandem::ops::cuda

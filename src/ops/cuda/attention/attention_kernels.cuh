@@ -22,10 +22,11 @@ void LaunchAttention(const Context& context, Kernel kernel, const AttentionParam
   LaunchEarly(context, "PagedAttention", kernel, grid, threads, shared_bytes, params);
 }
 
-// Calls use(kernel, its shared bytes) with the kernel for short sequences of slot_rows packed rows.
+// Calls use(kernel, its shared bytes) with the kernel for short sequences that takes tiles of
+// tile_rows rows.
 template <typename Kind, typename Use>
-void WithShortKernel(const Context& context, int slot_rows, const Use& use) {
-  if (slot_rows <= kWarpRows && WarpAttentionSharedBytes<Kind>() <= context.shared_bytes) {
+void WithShortKernel(const Context& context, int tile_rows, const Use& use) {
+  if (tile_rows == kWarpRows) {
     use(WarpAttentionKernel<Kind>, WarpAttentionSharedBytes<Kind>());
     return;
   }
@@ -46,10 +47,9 @@ void WithShortKernel(const Context& context, int slot_rows, const Use& use) {
 
 template <typename Kind>
 void LaunchShort(const Context& context, const AttentionParams& params, int blocks) {
-  // The kernel of few packed rows has one tile of them.
   const dim3 grid(static_cast<unsigned>(params.num_kv_heads), static_cast<unsigned>(blocks),
-                  static_cast<unsigned>(CeilDiv(params.slot_rows, kBlockRows)));
-  WithShortKernel<Kind>(context, params.slot_rows, [&](auto kernel, int shared_bytes) {
+                  static_cast<unsigned>(CeilDiv(params.slot_rows, params.tile_rows)));
+  WithShortKernel<Kind>(context, params.tile_rows, [&](auto kernel, int shared_bytes) {
     LaunchAttention(context, kernel, params, grid, shared_bytes);
   });
 }
@@ -117,17 +117,18 @@ void LaunchGatheredAttention(const Context& context, const AttentionParams& para
 }
 
 template <typename T, typename Stored, bool kHasRule>
-int ShortBlocksPerSm(const Context& context, int head_dim, int slot_rows) {
+int ShortBlocksPerSm(const Context& context, int head_dim, int tile_rows) {
   int blocks = 0;
   WithHeadKind<T, Stored, kHasRule>(head_dim, [&](auto kind) {
-    WithShortKernel<decltype(kind)>(context, slot_rows, [&](auto kernel, int shared_bytes) {
+    WithShortKernel<decltype(kind)>(context, tile_rows, [&](auto kernel, int shared_bytes) {
+      if (shared_bytes > context.shared_bytes) return;
       AllowShared(kernel, shared_bytes);
       CheckCuda(cudaOccupancyMaxActiveBlocksPerMultiprocessor(&blocks, kernel, kBlockThreads,
                                                               static_cast<size_t>(shared_bytes)),
                 "how many blocks of attention a multiprocessor holds");
     });
   });
-  return std::max(blocks, 1);
+  return blocks;
 }
 
 template <typename T, typename Stored>

@@ -15,8 +15,8 @@ namespace tandem::ops::cuda {
 constexpr int kInvariantChunkKeys = 256;
 // A sequence with more query rows is handled by the kernel that does not split keys.
 constexpr int kMaxShortRows = 16;
-// Rows of one tensor-core tile: short ranges with at most this many rows (query rows x heads of a
-// group) use a kernel whose warps divide the keys.
+// Rows (query rows x heads of a group) of one tensor-core tile, and of a block whose warps divide
+// the keys.
 constexpr int kWarpRows = 16;
 // Rows per block where the warps divide the rows instead.
 constexpr int kBlockRows = 64;
@@ -132,6 +132,7 @@ struct AttentionParams {
   // The partial result of a row of chunk c of kv head h lies in slot
   // ((item.first_slot + c) * num_kv_heads + h) * slot_rows + row.
   int32_t slot_rows = 0;
+  int32_t tile_rows = 0;            // rows of a block: kWarpRows or kBlockRows
   float* partial = nullptr;         // [slots, head_dim] not yet divided by the sum
   float2* partial_state = nullptr;  // [slots] largest score, sum
   bool invariant = false;
@@ -155,10 +156,10 @@ void LaunchLongAttention(const Context& context, const AttentionParams& params, 
 template <typename T, typename Stored, bool kHasRule>
 void LaunchGatheredAttention(const Context& context, const AttentionParams& params, int num_rows,
                              int num_seqs, int num_heads);
-// How many blocks of the kernel for short sequences a multiprocessor holds at a time, if the slots
-// for partial results have `slot_rows` rows.
+// How many blocks of the kernel for short sequences that takes tiles of `tile_rows` rows a
+// multiprocessor holds at a time; 0: a block needs more memory than there is.
 template <typename T, typename Stored, bool kHasRule>
-int ShortBlocksPerSm(const Context& context, int head_dim, int slot_rows);
+int ShortBlocksPerSm(const Context& context, int head_dim, int tile_rows);
 // Whether those kernels fit a block's shared memory in the invariant option; without it they always
 // fit.
 template <typename T, typename Stored>

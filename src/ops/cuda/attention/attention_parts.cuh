@@ -64,11 +64,23 @@ struct HeadView {
   }
   // The first key of the pass's own rows. Those before are of earlier passes.
   __device__ int FirstNewKey() const { return context - query_rows; }
-  // The row of the pool where position `key` has its key: block_rows and value_rows count likewise.
-  __device__ uint32_t KeyRow(const AttentionParams& params, int key) const {
+  // Where position `key` has its key. Reading the table takes long: loops look places up an
+  // iteration before they need rows.
+  struct KeyPlace {
+    int32_t block = 0;  // of the pool
+    int32_t place = 0;  // in the block
+  };
+  __device__ KeyPlace Find(const AttentionParams& params, int key) const {
     const int block = params.by_block_tokens.Quotient(key);
-    return static_cast<uint32_t>(table[block]) * params.block_rows +
-           static_cast<uint32_t>(kv_head * params.block_tokens + key - block * params.block_tokens);
+    return {table[block], key - block * params.block_tokens};
+  }
+  // The row of the pool with that key: block_rows and value_rows count likewise.
+  __device__ uint32_t KeyRow(const AttentionParams& params, const KeyPlace& at) const {
+    return static_cast<uint32_t>(at.block) * params.block_rows +
+           static_cast<uint32_t>(kv_head * params.block_tokens + at.place);
+  }
+  __device__ uint32_t KeyRow(const AttentionParams& params, int key) const {
+    return KeyRow(params, Find(params, key));
   }
   template <typename T>
   __device__ const T* Query(const AttentionParams& params, int r, int head_dim) const {
@@ -241,47 +253,61 @@ __device__ inline void StorePartial(float* to, float2* state_to, const RowOutput
   if (threadIdx.x % 4 == 0) *state_to = make_float2(max, sum);
 }
 
-// A row's result, of which each lane of a warp has kOwn neighbouring elements.
-template <int kHeadDim>
+// A row's result, of which each of kLanes neighbouring lanes has kPacks times kPack elements side
+// by side.
+template <int kHeadDim, int kLanes>
 struct MergedRow {
-  static constexpr int kOwn = kHeadDim / 32;
+  static constexpr int kPack = std::min(kHeadDim / kLanes, 4);
+  static constexpr int kPacks = kHeadDim / (kLanes * kPack);
+  using Part = Pack<float, kPack>;
   float max = -INFINITY;
   float sum = 0.0f;
-  Pack<float, kOwn> output = {};
+  Part output[kPacks] = {};
 
-  static __device__ int FirstOwn() { return static_cast<int>(threadIdx.x) % 32 * kOwn; }
+  // The first element of the lane's p-th pack.
+  static __device__ int Own(int p) {
+    return (p * kLanes + static_cast<int>(threadIdx.x) % kLanes) * kPack;
+  }
   __device__ void StorePart(float* to, float2* state_to) const {
-    StorePack(to + FirstOwn(), output);
-    if (threadIdx.x % 32 == 0) *state_to = make_float2(max, sum);
+#pragma unroll
+    for (int p = 0; p < kPacks; ++p) StorePack(to + Own(p), output[p]);
+    if (threadIdx.x % kLanes == 0) *state_to = make_float2(max, sum);
   }
   template <typename T>
   __device__ void Store(T* to, float factor) const {
-    Pack<T, kOwn> result;
 #pragma unroll
-    for (int i = 0; i < kOwn; ++i) result.at[i] = FromFloat<T>(output.at[i] * factor);
-    StorePack(to + FirstOwn(), result);
+    for (int p = 0; p < kPacks; ++p) {
+      Pack<T, kPack> result;
+#pragma unroll
+      for (int i = 0; i < kPack; ++i) result.at[i] = FromFloat<T>(output[p].at[i] * factor);
+      StorePack(to + Own(p), result);
+    }
   }
 };
 
-// Merges `count` parts of a row one after another, by a warp. Part c is
-// parts[c * next_part][kHeadDim] with states[c * next_part]; kAtOnce (a power of two up to 32) are
-// loaded at a time, and a lane computes the factors of one of them.
-template <int kHeadDim, int kAtOnce>
-__device__ inline MergedRow<kHeadDim> MergeParts(const float* parts, const float2* states,
-                                                 int64_t next_part, int count, float scale) {
-  using Row = MergedRow<kHeadDim>;
+// Merges `count` parts of a row one after another, by kLanes lanes; each row of a warp may be
+// another, but all have as many parts. Part c is parts[c * next_part][kHeadDim] with states[c *
+// next_part]; kAtOnce (a power of two up to kLanes) are loaded at a time, and a lane computes the
+// factors of one of them.
+template <int kHeadDim, int kLanes, int kAtOnce>
+__device__ inline MergedRow<kHeadDim, kLanes> MergeParts(const float* parts, const float2* states,
+                                                         int64_t next_part, int count,
+                                                         float scale) {
+  using Row = MergedRow<kHeadDim, kLanes>;
   const int lane = static_cast<int>(threadIdx.x) % kAtOnce;
   Row row;
-  parts += Row::FirstOwn();
 #pragma unroll 1
   for (int first = 0; first < count; first += kAtOnce) {
     float2 state = make_float2(-INFINITY, 0.0f);
     if (first + lane < count) state = states[(first + lane) * next_part];
-    Pack<float, Row::kOwn> loaded[kAtOnce];
+    typename Row::Part loaded[kAtOnce][Row::kPacks];
 #pragma unroll
     for (int c = 0; c < kAtOnce; ++c) {
-      if (first + c < count) {
-        loaded[c] = LoadPack<float, Row::kOwn>(parts + (first + c) * next_part * kHeadDim);
+      if (first + c >= count) break;
+      const float* const part = parts + (first + c) * next_part * kHeadDim;
+#pragma unroll
+      for (int p = 0; p < Row::kPacks; ++p) {
+        loaded[c][p] = LoadPack<float, Row::kPack>(part + Row::Own(p));
       }
     }
     // The largest score up to this lane's part, then before it.
@@ -301,13 +327,36 @@ __device__ inline MergedRow<kHeadDim> MergeParts(const float* parts, const float
                                     __shfl_sync(kAllLanes, own.part, c, kAtOnce)};
       row.sum = Merge(factors, row.sum, __shfl_sync(kAllLanes, state.y, c, kAtOnce));
 #pragma unroll
-      for (int i = 0; i < Row::kOwn; ++i) {
-        row.output.at[i] = Merge(factors, row.output.at[i], loaded[c].at[i]);
+      for (int p = 0; p < Row::kPacks; ++p) {
+#pragma unroll
+        for (int i = 0; i < Row::kPack; ++i) {
+          row.output[p].at[i] = Merge(factors, row.output[p].at[i], loaded[c][p].at[i]);
+        }
       }
     }
     row.max = __shfl_sync(kAllLanes, own.max, kAtOnce - 1, kAtOnce);
   }
   return row;
+}
+
+// Merges `count` parts of each of `rows` rows, and calls use(r, row) for each row, with all lanes
+// that have a share of it. Part c of row r is parts[c * next_part + r][kHeadDim]. For all threads
+// of a block.
+template <int kHeadDim, typename Use>
+__device__ inline void MergeRows(const float* parts, const float2* states, int64_t next_part,
+                                 int count, int rows, float scale, const Use& use) {
+  // Each turn waits for memory once. More rows at a time would need more registers than the loop
+  // over keys.
+  constexpr int kLanes = 16, kAtOnce = 4;
+  const int own = static_cast<int>(threadIdx.x) / kLanes;
+#pragma unroll 1
+  for (int first = 0; first < rows; first += kBlockThreads / kLanes) {
+    // Whole warps merge; lanes without a row take the last once more.
+    const int r = min(first + own, rows - 1);
+    const auto row = MergeParts<kHeadDim, kLanes, kAtOnce>(parts + int64_t{r} * kHeadDim,
+                                                           states + r, next_part, count, scale);
+    if (first + own < rows) use(r, row);
+  }
 }
 
 // ---- Merging the chunks of a sequence ----
@@ -343,15 +392,15 @@ template <typename Kind>
 __device__ inline void MergeChunks(const AttentionParams& params, const HeadView& head,
                                    const AttentionItem& item, int begin, int end, float scale,
                                    float value_scale) {
-  const int64_t first_slot = SlotOf(params, item.first_slot, head.kv_head, 0);
-#pragma unroll 1
-  for (int r = begin + static_cast<int>(threadIdx.x) / 32; r < end; r += kWarps) {
-    const auto row = MergeParts<Kind::kHeadDim, 8>(
-        params.partial + (first_slot + r) * Kind::kHeadDim, params.partial_state + first_slot + r,
-        int64_t{params.num_kv_heads} * params.slot_rows, item.num_chunks, scale);
-    row.Store(head.Out<typename Kind::Activation>(params, r, Kind::kHeadDim),
-              value_scale / head.Divisor<Kind>(params, r, row.max, row.sum));
-  }
+  const int64_t first_slot = SlotOf(params, item.first_slot, head.kv_head, begin);
+  MergeRows<Kind::kHeadDim>(
+      params.partial + first_slot * Kind::kHeadDim, params.partial_state + first_slot,
+      int64_t{params.num_kv_heads} * params.slot_rows, item.num_chunks, end - begin, scale,
+      [&](int r, const auto& row) {
+        r += begin;
+        row.Store(head.Out<typename Kind::Activation>(params, r, Kind::kHeadDim),
+                  value_scale / head.Divisor<Kind>(params, r, row.max, row.sum));
+      });
 }
 
 }  // namespace tandem::ops::cuda

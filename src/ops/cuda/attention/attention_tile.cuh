@@ -34,13 +34,18 @@ struct HeadKind {
 
 // ---- Shared memory ----
 
-// Offset in bytes of 16-byte piece `piece` of row `row`: pieces are swapped so that the pieces of
-// eight rows in one column are always in different banks.
+// Which bits of the pieces' numbers are swapped in row `row`, so that the pieces of eight rows in
+// one column are always in different banks.
 template <int kPieces>
-__device__ inline uint32_t PieceOffset(int row, int piece) {
+__device__ constexpr int PieceSwap(int row) {
   constexpr int kPower = kPieces % 8 == 0 ? 8 : kPieces % 4 == 0 ? 4 : kPieces % 2 == 0 ? 2 : 1;
   constexpr int kShift = kPower == 8 ? 0 : kPower == 4 ? 1 : kPower == 2 ? 2 : 3;
-  return static_cast<uint32_t>(row * kPieces + (piece ^ ((row >> kShift) & (kPower - 1)))) * 16;
+  return (row >> kShift) & (kPower - 1);
+}
+// Offset in bytes of 16-byte piece `piece` of row `row`.
+template <int kPieces>
+__device__ inline uint32_t PieceOffset(int row, int piece) {
+  return static_cast<uint32_t>(row * kPieces + (piece ^ PieceSwap<kPieces>(row))) * 16;
 }
 
 // Where another piece of the same row lies: `pieces` further, if the address is that of piece 0 or
