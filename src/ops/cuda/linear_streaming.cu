@@ -1,4 +1,4 @@
-// Products with few tokens. Their time is the time to read the weights: a block takes 16 to 64
+// Products with few tokens. Their time is the time to read the weights: a block takes 16 to 80
 // rows, each of its warps one segment of their columns, and several steps of weights and
 // activations are on the way to the warp's shared memory at any time (StepRing in
 // step_ring.cuh). How weights lie in memory and are widened is the policy WarpWeights.
@@ -320,7 +320,7 @@ void LaunchWhole(const Context& context, const LinearArgs& args, const ResultsJo
   if constexpr (!kIsInt4<W>) {
     if (are(16, 1)) return launch.template operator()<1, 1>();
     if (are(16, 2)) return launch.template operator()<1, 2>();
-    if (are(48, 1)) return launch.template operator()<3, 1>();
+    if (are(80, 1)) return launch.template operator()<5, 1>();
   } else if constexpr (kUnitScales<W> == 1) {
     if (are(64, 1)) return Launch<T, W, 4, 2, 1, true, kResults>(context, args, job);
     if (are(64, 2)) return launch.template operator()<4, 2>();

@@ -38,26 +38,28 @@ struct StreamingProduct {
   }
 };
 
-// Of weights that lie row by row, of 8 or 16 bits: {16 or 32 or 48, 1} or {16 or 32, 2}. Where
+// Of weights that lie row by row, of 8 or 16 bits: {16 or 32 or 80, 1} or {16 or 32, 2}. Where
 // there are no more blocks than SMs, each has one to itself: two that meet on one take twice as
 // long, and as the blocks of the kernel before end in any order, some always did (H200, `down` of
 // an 8B model in fp8: 18.8 us at 1 token and 23.5 at 16, instead of 14.8 and 16.2). Long products
-// in two turns of blocks gain 2 % likewise. Blocks of 48 rows, also in two turns, are for layers
-// that those of 32 divide no better (on 132 SMs between 8,448 and 12,672 rows; qkv of a 70B model:
-// 11 %). All others take blocks of 32; those of 64 read the activations half as often, but keep
-// fewer steps in flight (gate and up: up to 7 % slower). Columns are not divided between blocks:
-// that was no faster either.
+// in two turns of blocks gain 2 % likewise. Blocks of 80 rows are for layers that they divide into
+// nearly as many as SMs and those of 32 less well (on 132 SMs some 10,000 rows; qkv of a 70B model:
+// 16 %, of which blocks of 48 in two turns have 8 to 11). All others take blocks of 32; those of 64
+// read the activations half as often, but keep fewer steps in flight (gate and up: up to 7 %
+// slower). Columns are not divided between blocks: that was no faster either.
 constexpr StreamingBlocks RowwiseStreamingBlocks(const StreamingProduct& product) {
   constexpr int64_t kLongCols = 16384;
   if (!product.CanBeAlone()) return {2 * product.Blocks(32) <= product.num_sms ? 16 : 32, 2};
   for (const int rows : {16, 32}) {
     if (product.Blocks(rows) <= product.num_sms) return {rows, 1};
   }
-  const int64_t two_turns = 2 * int64_t{product.num_sms};
-  if (product.Blocks(32) <= two_turns && product.cols >= kLongCols) return {32, 1};
-  if (product.Blocks(48) > product.num_sms && product.Blocks(48) <= two_turns &&
-      product.Balance(48) >= product.Balance(32)) {
-    return {48, 1};
+  if (product.Blocks(32) <= 2 * int64_t{product.num_sms} && product.cols >= kLongCols) {
+    return {32, 1};
+  }
+  constexpr double kNearlyAll = 0.9;
+  if (product.Blocks(80) <= product.num_sms && product.Balance(80) >= kNearlyAll &&
+      product.Balance(80) > product.Balance(32)) {
+    return {80, 1};
   }
   return {32, 2};
 }

@@ -43,9 +43,16 @@ TEST(StreamingBlocksTest, MoreBlocksShareTheSms) {
   }
 }
 
-TEST(StreamingBlocksTest, TwoTurnsOfBlocksHaveAnSmEachWhereTheyAreLongOrBetterBalanced) {
+TEST(StreamingBlocksTest, TwoTurnsOfLongBlocksHaveAnSmEach) {
   EXPECT_EQ(Blocks(k70B[3], 1, 28672), (StreamingBlocks{32, 1}));
-  EXPECT_EQ(Blocks(k70B[0], 1, 8192), (StreamingBlocks{48, 1}));
+}
+
+TEST(StreamingBlocksTest, LargeBlocksAreForLayersThatTheyDivideEvenly) {
+  for (const int64_t tokens : {1, 8, 16}) {
+    EXPECT_EQ(Blocks(k70B[0], tokens, 8192), (StreamingBlocks{80, 1}));
+    EXPECT_EQ(Blocks(132 * 80, tokens, 8192), (StreamingBlocks{80, 1}));
+    EXPECT_EQ(Blocks(132 * 80 + 1, tokens, 8192), (StreamingBlocks{32, 2}));
+  }
 }
 
 // A block of the next kernel fits beside one that has an SM to itself, a second one of its own does
@@ -116,7 +123,7 @@ TEST(StreamingBlocksTest, ExpertsTakeSmallBlocksOnAGpuWithLittleSharedMemory) {
 // of.
 TEST(StreamingBlocksTest, EveryChoiceHasAKernel) {
   using Choices = std::vector<StreamingBlocks>;
-  const Choices rowwise = {{16, 1}, {32, 1}, {48, 1}, {16, 2}, {32, 2}};
+  const Choices rowwise = {{16, 1}, {32, 1}, {80, 1}, {16, 2}, {32, 2}};
   for (const int sms : {1, 7, 60, 132}) {
     for (const int shared_bytes : {99 << 10, kSharedBytes}) {
       for (const int64_t tokens : {1, 16}) {
