@@ -490,9 +490,12 @@ TEST_P(RowOpsTest, AProductIsAddedToTheStreamAndItsNormTakenByTheNext) {
     for (const int64_t hidden : {64, 2048, 4224, 10240, 17024}) {
       const OwnedTensor norm_weight = Random({hidden}, dtype(), 20);
       const Norm norm = {.epsilon = 1e-5f, .weight = norm_weight.tensor};
-      const auto pack = [&](int64_t rows, int64_t cols, uint32_t seed) {
+      const auto pack_as = [&](const WeightFormat& as, int64_t rows, int64_t cols, uint32_t seed) {
         const OwnedTensor w = Random({rows, cols}, dtype(), seed, 0.1f);
-        return backend().PackLinear({{{w.tensor}}}, format).value();
+        return backend().PackLinear({{{w.tensor}}}, as).value();
+      };
+      const auto pack = [&](int64_t rows, int64_t cols, uint32_t seed) {
+        return pack_as(format, rows, cols, seed);
       };
       const LinearWeight weight = pack(hidden, kCols, 21), head = pack(64, hidden, 22);
       const LinearWeight gate_up = pack(2 * kNeurons, hidden, 23);
@@ -593,6 +596,48 @@ TEST_P(RowOpsTest, AProductIsAddedToTheStreamAndItsNormTakenByTheNext) {
                   mlp.tensor);
         ops().AddNorm({apart.tensor, mlp.tensor, norm, normed.tensor});
         EXPECT_EQ(Bytes(stream.tensor), Bytes(apart.tensor));
+
+        // Products of other types take the sum, too, each the sum of its own product.
+        if (hidden != 2048 || rows != 5) continue;
+        for (const WeightFormat& other : formats) {
+          SCOPED_TRACE(::testing::Message() << "then " << DescribeFormat(other));
+          const auto add = [&](NormedRows next) {
+            next.delta = pending.tensor;
+            next.squares = squares.tensor;
+            ops().ClearSquares(next.squares);
+            ops().LinearAdd(x.tensor, weight, next);
+            ops().Linear(x.tensor, weight, delta.tensor);
+            ops().AddNorm({apart.tensor, delta.tensor, norm, normed.tensor});
+            return next;
+          };
+          const LinearWeight other_head = pack_as(other, 64, hidden, 22);
+          const NormedRows for_head = add(sum);
+          ops().Linear(normed.tensor, other_head, expected.tensor);
+          ops().NormLinear(for_head, other_head, product.tensor);
+          ExpectNear(Doubles(product.tensor), Doubles(expected.tensor), 4 * Rounding(dtype()),
+                     size);
+          const LinearWeight other_gate_up = pack_as(other, 2 * kNeurons, hidden, 23);
+          const double mlp_size = 0.1 * size * size * std::sqrt(double{kNeurons});
+          const NormedRows for_mlp = add(sum);
+          ops().Mlp(normed.tensor, other_gate_up, Activation::kSilu, down, inner.tensor,
+                    activated.tensor, delta.tensor);
+          ops().NormMlp(for_mlp, other_gate_up, Activation::kSilu, down, inner.tensor,
+                        activated.tensor, mlp.tensor);
+          ExpectNear(Doubles(mlp.tensor), Doubles(delta.tensor), 16 * Rounding(dtype()), mlp_size);
+          const NormedRows for_sum = add(sum);
+          ops().Mlp(normed.tensor, other_gate_up, Activation::kSilu, down, inner.tensor,
+                    activated.tensor, delta.tensor);
+          NormedRows after_mlp = last;
+          after_mlp.delta = pending.tensor;
+          ops().ClearSquares(after_mlp.squares = squares_after.tensor);
+          ops().NormMlpAdd(for_sum, other_gate_up, Activation::kSilu, down, inner.tensor,
+                           activated.tensor, after_mlp);
+          ops().AddNorm({apart.tensor, delta.tensor, norm, normed.tensor});
+          ExpectNear(Doubles(stream.tensor), Doubles(apart.tensor), 2 * Rounding(dtype()),
+                     10.0 * stream_size + 8 * mlp_size);
+          const std::vector<std::byte> same = Bytes(apart.tensor);
+          backend().CopyToDevice(stream.tensor.data, same.data(), same.size());
+        }
       }
     }
   }

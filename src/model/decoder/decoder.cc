@@ -241,11 +241,7 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
         if (MayAdd(batch)) x.squares = workspace_.squares.ViewFrom(index, 1);
         return x;
       };
-      ops::NormedRows x = attention_in;
-      if (has_added_) {
-        x = next_norm(weights.input_norm, NormOfAttention(layer));
-        x.delta = {};
-      }
+      const ops::NormedRows x = added_.value_or(attention_in);
       ops::NormedRows for_mlp = next_norm(weights.post_norm, NormOfMlp(layer));
       attend(owes_sum_ ? SumAndNorm(x) : x, for_mlp);
       ops::NormedRows for_next = {.delta = delta};
@@ -254,7 +250,8 @@ void Decoder::RunLayer(int32_t layer, const ops::BatchView& batch, const ops::Kv
         for_next = next_norm(weights_->layers[next].input_norm, NormOfAttention(layer + 1));
       }
       run_mlp(SumAndNorm(for_mlp), for_next);
-      has_added_ = for_next.HasSum();
+      added_.reset();
+      if (for_next.HasSum()) added_ = for_next;
       owes_sum_ = stage_ != nullptr;
       return;
     }

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 
 #include "base/heartbeat.h"
 #include "base/status.h"
@@ -122,9 +123,9 @@ class Decoder {
   int32_t max_rows_ = 0;
   int32_t max_logits_rows_ = 0;
   int32_t first_row_ = 0;  // of the slice that runs; 0 where none does
-  // Within a pass: the last layer's MLP is in the stream, and its norm is yet to be taken
+  // Within a pass: the next layer's input, where the last one's MLP has added to the stream
   // (NormedRows::HasSum).
-  bool has_added_ = false;
+  std::optional<ops::NormedRows> added_;
   bool owes_sum_ = false;  // within a pass: `delta` still lacks its sum over the ranks
 };
 

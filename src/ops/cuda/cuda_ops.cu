@@ -12,7 +12,9 @@ void CudaOps::Linear(const Tensor& x, const LinearWeight& weight, const Tensor& 
 }
 
 void CudaOps::NormLinear(const NormedRows& x, const LinearWeight& weight, const Tensor& out) {
-  if (x.HasSum()) return linear_.RunScaled(x, weight, out);
+  if (x.HasSum() && LinearRunner::TakesFewRows(FewRows(x), weight)) {
+    return linear_.RunFew(FewRows(x), weight, out);
+  }
   NormedRows left = x;
   if (!linear_.RunNormLinear(left, weight, out)) Ops::NormLinear(left, weight, out);
 }

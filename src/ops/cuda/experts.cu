@@ -286,10 +286,6 @@ ExpertParts PartsOf(const LinearWeight& weight) {
           .input_order = weight.input_order.As<int32_t>()};
 }
 
-bool ArrangesInputs(const LinearWeight& weight) {
-  return weight.scheme.input_factors || weight.scheme.input_order;
-}
-
 }  // namespace
 
 ExpertPlan::ExpertPlan() : memory_(AllocateWorkspace(kPlanBytes, "the plan of experts")) {}
@@ -417,6 +413,7 @@ void CudaOps::PlannedExperts(const Tensor& x, const ExpertChoice& choice,
   if (fused) {
     first.args.rows /= 2;
     first.args.out = scratch.activated.data;
+    first.args.out_is_factors = !in.scheme.is_plain() && TakesFactors(x.dtype, down);
   }
   RunProduct(context_, x.dtype, in, first, fused);
   if (is_swiglu) {
@@ -430,8 +427,9 @@ void CudaOps::PlannedExperts(const Tensor& x, const ExpertChoice& choice,
     arranged.data = scratch.inner.data;
     gather(scratch.activated, down, parts + num_experts, true, nullptr, arranged.data);
   }
-  RunProduct(context_, x.dtype, down,
-             product_of(arranged, down, parts + num_experts, scratch.outputs), false);
+  ExpertProduct second = product_of(arranged, down, parts + num_experts, scratch.outputs);
+  second.args.x_is_factors = first.args.out_is_factors;
+  RunProduct(context_, x.dtype, down, second, false);
 
   WithActivation(x.dtype, [&](auto element) {
     using T = decltype(element);

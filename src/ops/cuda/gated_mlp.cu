@@ -23,8 +23,8 @@ void CudaOps::Mlp(const Tensor& x, const LinearWeight& gate_up_weight, Activatio
                   const Tensor& out) {
   if (!IsSwiGlu(activation, gate_up_weight, activated)) {
     Ops::Mlp(x, gate_up_weight, activation, down_weight, gate_up, activated, out);
-  } else if (linear_.RunGated(x, gate_up_weight, activated)) {
-    Linear(activated, down_weight, out);
+  } else if (const auto few = linear_.RunGated(x, gate_up_weight, down_weight, activated)) {
+    linear_.RunFew(*few, down_weight, out);
   } else {
     Linear(x, gate_up_weight, gate_up);
     SwiGluLinear(gate_up, down_weight, activated, out);
@@ -35,8 +35,9 @@ void CudaOps::NormMlp(const NormedRows& x, const LinearWeight& gate_up_weight,
                       Activation activation, const LinearWeight& down_weight, const Tensor& gate_up,
                       const Tensor& activated, const Tensor& out) {
   const bool gated = IsSwiGlu(activation, gate_up_weight, activated);
-  if (gated && x.HasSum() && linear_.RunGated(FewRows(x), gate_up_weight, activated)) {
-    return Linear(activated, down_weight, out);
+  if (gated && x.HasSum()) {
+    const auto few = linear_.RunGated(FewRows(x), gate_up_weight, down_weight, activated);
+    if (few) return linear_.RunFew(*few, down_weight, out);
   }
   NormedRows left = x;
   if (gated && linear_.RunIntegerMlp(left, gate_up_weight, down_weight, gate_up, out)) return;
@@ -55,10 +56,11 @@ void CudaOps::NormMlpAdd(const NormedRows& x, const LinearWeight& gate_up_weight
       !linear_.TakesAdded(activated, down_weight, sum)) {
     return Ops::NormMlpAdd(x, gate_up_weight, activation, down_weight, gate_up, activated, sum);
   }
-  if (!x.HasSum()) AddNorm(x);
-  const bool runs = linear_.RunGated(FewRows(x), gate_up_weight, activated) &&
-                    linear_.RunAdded(activated, down_weight, sum);
-  TANDEM_CHECK(runs, "both products take this");
+  const bool takes_sum = x.HasSum() && LinearRunner::TakesGated(FewRows(x), gate_up_weight);
+  if (!takes_sum) AddNorm(x);
+  const auto few = linear_.RunGated(takes_sum ? FewRows(x) : FewRows(x.rows), gate_up_weight,
+                                    down_weight, activated);
+  TANDEM_CHECK(few && linear_.RunAdded(*few, down_weight, sum), "both products take this");
 }
 
 }  // namespace tandem::ops::cuda

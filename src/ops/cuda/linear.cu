@@ -32,11 +32,6 @@ bool TakesRounded(const LinearWeight& weight) {
          (weight.dtype == DType::kI8 && weight.scheme.inputs != QuantScheme::Inputs::kPlain);
 }
 
-// Whether something is done to the inputs before the product.
-bool ArrangesInputs(const LinearWeight& weight) {
-  return weight.input_order.data() != nullptr || weight.input_factors.data() != nullptr;
-}
-
 // Rows of the weight's input that there is room for when they are rounded.
 int64_t MostRounded(const LinearWeight& weight) {
   return std::min<int64_t>(kMaxScales, static_cast<int64_t>(kActivationBytes) / weight.cols);
@@ -131,7 +126,7 @@ void LinearRunner::RunArranged(const Tensor& x, const LinearWeight& weight, cons
 }
 
 void LinearRunner::RunOwn(const Tensor& x, const LinearWeight& weight, const Tensor& out) {
-  if (TakesFewRows(x)) return LaunchFew(ArgsOf(x, weight, out), x.dtype, weight);
+  if (AreFew(x)) return LaunchFew(ArgsOf(x, weight, out), x.dtype, weight);
   const int most = HasWarpgroups(context_) ? WarpgroupTokens(weight.cols) : 0;
   WithTypes(x.dtype, weight, [&]<typename T, typename W>() {
     if (most == 0) {
@@ -152,45 +147,57 @@ void LinearRunner::RunOwn(const Tensor& x, const LinearWeight& weight, const Ten
 LinearArgs LinearRunner::ArgsOfFew(const FewRows& x, const LinearWeight& weight,
                                    const Tensor& out) {
   CheckTypes(x.rows, weight);
+  TANDEM_CHECK(TakesFewRows(x, weight), "the input of a product of few rows");
   LinearArgs args = ArgsOf(Arranged(x.rows, weight), weight, out);
   args.squares = x.squares;
   args.epsilon = x.epsilon;
+  args.x_is_factors = x.are_factors;
   return args;
 }
 
-bool LinearRunner::TakesFewRows(const FewRows& x) {
-  return x.rows.dim(0) > 0 && x.rows.dim(0) <= kMaxStreamingTokens;
+bool LinearRunner::AreFew(const Tensor& rows) {
+  return rows.dim(0) > 0 && rows.dim(0) <= kMaxStreamingTokens;
 }
 
-bool LinearRunner::TakesWholeUnits(const FewRows& x) {
-  return TakesFewRows(x) && x.rows.dim(1) % kUnitCols == 0 &&
-         reinterpret_cast<uintptr_t>(x.rows.data) % 16 == 0;
+bool LinearRunner::AreFewWhole(const Tensor& rows) {
+  return AreFew(rows) && rows.dim(1) % kUnitCols == 0 &&
+         reinterpret_cast<uintptr_t>(rows.data) % 16 == 0;
+}
+
+bool LinearRunner::TakesFewRows(const FewRows& x, const LinearWeight& weight) {
+  return AreFew(x.rows) && (!x.are_factors || TakesFactors(x.rows.dtype, weight));
 }
 
 bool LinearRunner::TakesGated(const FewRows& x, const LinearWeight& gate_up) {
   // Tiles hold gate rows or up rows.
-  return TakesWholeUnits(x) && (!IsInt4(gate_up.scheme) || gate_up.rows / 2 % kInt4TileRows == 0);
+  return TakesFewRows(x, gate_up) && AreFewWhole(x.rows) &&
+         (!IsInt4(gate_up.scheme) || gate_up.rows / 2 % kInt4TileRows == 0);
 }
 
-bool LinearRunner::RunGated(const FewRows& x, const LinearWeight& gate_up,
-                            const Tensor& activated) {
+std::optional<FewRows> LinearRunner::RunGated(const FewRows& x, const LinearWeight& gate_up,
+                                              const LinearWeight& down, const Tensor& activated) {
   TANDEM_CHECK(activated.dtype == x.rows.dtype && activated.dim(0) == x.rows.dim(0) &&
                    2 * activated.dim(1) == gate_up.rows,
                "gate and up rows are twice the result's");
-  if (!TakesGated(x, gate_up)) return false;
+  if (!TakesGated(x, gate_up)) return std::nullopt;
+  FewRows result = activated;
+  result.are_factors = TakesFactors(activated.dtype, down);
   LinearArgs args = ArgsOfFew(x, gate_up, activated);
   args.rows /= 2;
+  args.out_is_factors = result.are_factors;
   WithTypes(x.rows.dtype, gate_up,
             [&]<typename T, typename W>() { LaunchStreamingGated<T, W>(context_, args); });
-  return true;
+  return result;
 }
 
 bool LinearRunner::RunTurned(const FewRows& x, const LinearWeight& weight, const Tensor& qkv,
                              const RopeJob& job) {
   const int half = job.head_dim / 2;
   const int multiple = IsInt4(weight.scheme) ? kHalfHeadMultiple<Int4<1>> : kHalfHeadMultiple<Fp8>;
-  if (!TakesWholeUnits(x) || job.halves || 2 * job.pairs != job.head_dim || half % multiple != 0)
+  if (!TakesFewRows(x, weight) || !AreFewWhole(x.rows) || job.halves ||
+      2 * job.pairs != job.head_dim || half % multiple != 0) {
     return false;
+  }
   LinearArgs args = ArgsOfFew(x, weight, qkv);
   args.rows /= 2;
   args.half_head = half;
@@ -204,21 +211,24 @@ bool LinearRunner::TakesAdded(const Tensor& x, const LinearWeight& weight,
   // A norm that is taken later rounds otherwise, so that more rows would give other bits. In fp16
   // the residual times a weight might be too large.
   return !sum.squares.empty() && !context_.batch_invariant && x.dtype == DType::kBF16 &&
-         IsPlainNorm(sum) && TakesWholeUnits(x) && weight.rows % kAddedRowsMultiple == 0;
+         IsPlainNorm(sum) && AreFewWhole(x) && weight.rows % kAddedRowsMultiple == 0;
 }
 
-bool LinearRunner::RunAdded(const Tensor& x, const LinearWeight& weight, NormedRows& sum) {
+bool LinearRunner::RunAdded(const FewRows& x, const LinearWeight& weight, NormedRows& sum) {
   static_assert(kMaxAddedRows == kMaxStreamingTokens);
-  if (!TakesAdded(x, weight, sum)) return false;
-  TANDEM_CHECK(sum.residual.dim(0) == x.dim(0) && sum.residual.dim(1) == weight.rows &&
-                   sum.residual.dtype == x.dtype,
+  if (!TakesAdded(x.rows, weight, sum)) return false;
+  TANDEM_CHECK(sum.residual.dim(0) == x.rows.dim(0) && sum.residual.dim(1) == weight.rows &&
+                   sum.residual.dtype == x.rows.dtype,
                "the shape of a residual");
+  // Mostly the next product has weights of the same type; if not, the norm is taken anew.
+  sum.rows_are_factors = TakesFactors(x.rows.dtype, weight);
   const LinearArgs args = ArgsOfFew(x, weight, sum.residual);
   const AddJob job{.residual = sum.residual.data,
                    .norm_weight = sum.norm.weight.data,
                    .rows = sum.rows.data,
+                   .rows_are_factors = sum.rows_are_factors,
                    .squares = sum.squares.As<unsigned long long>()};
-  WithTypes(x.dtype, weight, [&]<typename T, typename W>() {
+  WithTypes(x.rows.dtype, weight, [&]<typename T, typename W>() {
     if constexpr (std::is_same_v<T, Bf16>) {  // as TakesAdded has checked
       LaunchStreamingAdded<T, W>(context_, args, job);
     }
@@ -227,10 +237,9 @@ bool LinearRunner::RunAdded(const Tensor& x, const LinearWeight& weight, NormedR
   return true;
 }
 
-void LinearRunner::RunScaled(const NormedRows& x, const LinearWeight& weight, const Tensor& out) {
-  TANDEM_CHECK(TakesFewRows(x.rows) && out.dim(0) == x.rows.dim(0) && out.dim(1) == weight.rows,
-               "the shape of a product");
-  LaunchFew(ArgsOfFew(FewRows(x), weight, out), x.rows.dtype, weight);
+void LinearRunner::RunFew(const FewRows& x, const LinearWeight& weight, const Tensor& out) {
+  TANDEM_CHECK(out.dim(0) == x.rows.dim(0) && out.dim(1) == weight.rows, "the shape of a product");
+  LaunchFew(ArgsOfFew(x, weight, out), x.rows.dtype, weight);
 }
 
 void LinearRunner::LaunchFew(const LinearArgs& args, DType activations,

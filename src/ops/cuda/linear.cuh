@@ -5,6 +5,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 
 #include "ops/cuda/cublas_lt.h"
 #include "ops/cuda/device/context.cuh"
@@ -22,11 +23,15 @@ struct FewRows {
   explicit FewRows(const NormedRows& x)
       : rows(x.rows),
         squares(x.HasSum() ? x.squares.As<int64_t>() : nullptr),
-        epsilon(x.norm.epsilon) {}
+        epsilon(x.norm.epsilon),
+        are_factors(x.HasSum() && x.rows_are_factors) {}
 
   Tensor rows;
   const int64_t* squares = nullptr;
   float epsilon = 0.0f;
+  // The memory of `rows` holds them as products with weights of 8 bits multiply them
+  // (LinearArgs::x_is_factors); no other product takes them.
+  bool are_factors = false;
 };
 
 class LinearRunner {
@@ -47,14 +52,17 @@ class LinearRunner {
   // context, other kernels of ours run, with the same bits as the first.
   void Run(const Tensor& x, const LinearWeight& weight, const Tensor& out);
 
-  // activated = silu(gate) * up of the product of x and gate_up, gate rows first; the bits are
-  // those of Run and SwiGlu. Returns false and enqueues nothing for many rows of x and for odd
-  // shapes.
-  bool RunGated(const FewRows& x, const LinearWeight& gate_up, const Tensor& activated);
+  // activated = silu(gate) * up of the product of x and gate_up, gate rows first, as the product
+  // with `down` takes it, which is returned; the bits are those of Run and SwiGlu. Returns none and
+  // enqueues nothing for many rows of x and for odd shapes.
+  std::optional<FewRows> RunGated(const FewRows& x, const LinearWeight& gate_up,
+                                  const LinearWeight& down, const Tensor& activated);
   static bool TakesGated(const FewRows& x, const LinearWeight& gate_up);
 
-  // Whether the product streams the weights through our own kernels.
-  static bool TakesFewRows(const FewRows& x);
+  // Whether a product of so many rows streams the weights through our own kernels.
+  static bool AreFew(const Tensor& rows);
+  // Whether the product of few rows with this weight takes x as it is.
+  static bool TakesFewRows(const FewRows& x, const LinearWeight& weight);
 
   // The product of x and `weight`, turned and stored as `job` says; the bits are those of Run and
   // QkvRopeStore, but what is left of keys and values in job.qkv is not said. Returns false and
@@ -63,11 +71,11 @@ class LinearRunner {
                  const RopeJob& job);
 
   // As Ops::LinearAdd where it is added to the residual. Else returns false and enqueues nothing.
-  bool RunAdded(const Tensor& x, const LinearWeight& weight, NormedRows& sum);
+  bool RunAdded(const FewRows& x, const LinearWeight& weight, NormedRows& sum);
   bool TakesAdded(const Tensor& x, const LinearWeight& weight, const NormedRows& sum) const;
 
-  // out = the product of rows with NormedRows::HasSum.
-  void RunScaled(const NormedRows& x, const LinearWeight& weight, const Tensor& out);
+  // out = the product of x, which TakesFewRows, and `weight`.
+  void RunFew(const FewRows& x, const LinearWeight& weight, const Tensor& out);
 
   // out = the product of silu(gate) * up of gate_up and `weight`; the bits are those of SwiGlu and
   // Run. Returns false and stores nothing of use where the product does not round its input.
@@ -89,8 +97,8 @@ class LinearRunner {
  private:
   struct Workspace;
 
-  // As TakesFewRows; and the columns are whole units of the kernels.
-  static bool TakesWholeUnits(const FewRows& x);
+  // Few rows whose columns are whole units of the kernels.
+  static bool AreFewWhole(const Tensor& rows);
   LinearArgs ArgsOfFew(const FewRows& x, const LinearWeight& weight, const Tensor& out);
   void LaunchFew(const LinearArgs& args, DType activations, const LinearWeight& weight);
   // x as the weight's columns take it: x itself, or a copy in the workspace.

@@ -51,4 +51,19 @@ void WithTypes(DType activations, const LinearWeight& weight, const Call& call) 
                               : with_activations.template operator()<Fp16>();
 }
 
+// Whether something is done to the inputs before the product.
+inline bool ArrangesInputs(const LinearWeight& weight) {
+  return weight.scheme.input_factors || weight.scheme.input_order;
+}
+
+// Whether the product of few activations of this type and the weight takes them as factors
+// (LinearArgs::x_is_factors), which are another type.
+inline bool TakesFactors(DType activations, const LinearWeight& weight) {
+  bool takes = false;
+  WithTypes(activations, weight, [&]<typename T, typename W>() {
+    takes = !std::is_same_v<T, Factor<T, W>> && !ArrangesInputs(weight);
+  });
+  return takes;
+}
+
 }  // namespace tandem::ops::cuda

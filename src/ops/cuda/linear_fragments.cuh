@@ -12,7 +12,9 @@
 // mantissa but the smaller range, so bf16 activations are first multiplied by 2^-4; the result of
 // a row undoes it. From 2^-13 (1.2e-4) to 2^20 (a million) the conversion is exact. Larger values
 // are clamped: 2^-4 leaves the inputs of `down`, the largest, 16 times the range of models that run
-// in fp16. Smaller ones change by at most 2^-21, which is what rounding 2^-13 to bf16 costs.
+// in fp16. Smaller ones change by at most 2^-21, which is what rounding 2^-13 to bf16 costs. That
+// is half of a product's instructions at 16 tokens, so a product of few tokens whose results only
+// such products take stores them converted, once instead of in every block (x_is_factors).
 //
 // Integers of 8 bits are widened to fp16 like fp8, exactly. Those of 4 bits are widened to the type
 // of the activations: a piece of 16 bytes holds 16 columns of both rows of a lane, packed so that
@@ -83,6 +85,10 @@ struct LinearArgs {
   int group_shift = 0;  // the group of unit u is u >> group_shift; or 2 u and 2 u + 1
   int half_head = 0;    // of Results::kTurned: rows of half a head
   bool float_out = false;
+  // x holds Factor<T, W>, kActivationScale<T, W> times the activations, instead of T; and out those
+  // of weights of 8 bits. Only of the kernels for few tokens, and where Factor is not T.
+  bool x_is_factors = false;
+  bool out_is_factors = false;
   // x is as LinearAdd leaves it: NormedRows::squares, [tokens], and the norm's epsilon; null: x is
   // as it is.
   const int64_t* squares = nullptr;
@@ -222,6 +228,17 @@ __device__ inline void UnpackWeights(const uint4& bytes, uint32_t (&words)[kLane
     Widen(bytes.z, words[4], words[5]);
     Widen(bytes.w, words[6], words[7]);
   }
+}
+
+// An activation that is rounded to T as a factor of weights of 8 bits, as ConvertActivations makes
+// it.
+template <typename T>
+__device__ inline Fp16 FactorOf(float rounded) {
+  uint32_t pair;
+  asm("cvt.rn.satfinite.f16x2.f32 %0, %1, %2;"
+      : "=r"(pair)
+      : "f"(0.0f), "f"(rounded * kActivationScale<T, Fp8>));
+  return __ushort_as_half(static_cast<uint16_t>(pair));
 }
 
 // A lane's activations as words of Factor<T, W>, kActivationScale<T, W> times their values. NaN

@@ -92,7 +92,13 @@ class BlockResults {
     cuda::Store<T>(args, token, output_, result);
   }
   __device__ void Store(const LinearArgs& args, int token, float gate, float up) const {
-    cuda::Store<T>(args, token, output_, SwiGluOf(gate, up));
+    const float result = SwiGluOf(gate, up);
+    if (args.out_is_factors) {
+      const int64_t at = int64_t{token} * args.rows + output_;
+      static_cast<Fp16*>(args.out)[at] = FactorOf<T>(Rounded<T>(result));
+    } else {
+      cuda::Store<T>(args, token, output_, result);
+    }
   }
   __device__ int output() const { return output_; }
 

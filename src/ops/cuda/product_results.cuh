@@ -16,7 +16,9 @@ struct NoJob {};
 struct AddJob {
   void* residual = nullptr;           // [tokens, args.rows] of T
   const void* norm_weight = nullptr;  // [args.rows] of T
-  void* rows = nullptr;               // [tokens, args.rows] of T: the sum times the norm's weight
+  // [tokens, args.rows]: the sum times the norm's weight, of T or as a factor (FactorOf).
+  void* rows = nullptr;
+  bool rows_are_factors = false;
   unsigned long long* squares = nullptr;  // [tokens]: NormedRows::squares
 };
 
@@ -43,7 +45,12 @@ class AddedOutput {
     const T sum = FromFloat<T>(ToFloat(early.residual) + Rounded<T>(result));
     static_cast<T*>(job_.residual)[At(token)] = sum;
     const float value = ToFloat(sum);
-    static_cast<T*>(job_.rows)[At(token)] = FromFloat<T>(value * ToFloat(early.weight));
+    const T row = FromFloat<T>(value * ToFloat(early.weight));
+    if (job_.rows_are_factors) {
+      static_cast<Fp16*>(job_.rows)[At(token)] = FactorOf<T>(ToFloat(row));
+    } else {
+      static_cast<T*>(job_.rows)[At(token)] = row;
+    }
     // In floats over 16 columns, whatever the size of blocks, so that a row's bits do not depend on
     // the other rows.
     const uint32_t first = threadIdx.x % 32 / kLanes * kLanes;

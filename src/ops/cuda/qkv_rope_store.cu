@@ -243,7 +243,7 @@ void CudaOps::LinearRopeStore(const Tensor& x, const LinearWeight& weight, const
 void CudaOps::NormLinearRopeStore(const NormedRows& x, const LinearWeight& weight,
                                   const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                                   const KvGroup& kv, int32_t layer) {
-  if (!LinearRunner::TakesFewRows(x.rows)) {
+  if (!LinearRunner::AreFew(x.rows)) {
     return Ops::NormLinearRopeStore(x, weight, qkv, rope, batch, kv, layer);
   }
   if (x.HasSum() &&

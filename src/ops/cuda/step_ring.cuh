@@ -226,6 +226,7 @@ class WarpActivations {
   __device__ void Aim(const LinearArgs& args, int begin, const RowOf& row_of) {
     cols_ = args.cols;
     in_pieces_ = HasWholePieces(args);
+    are_factors_ = args.x_is_factors;
     tokens_ = args.tokens;
     col_ = begin + 8 * (lane_ % kTokenPieces<W>);
 #pragma unroll
@@ -233,6 +234,8 @@ class WarpActivations {
   }
   // Whether rows are in whole pieces, so that Copy takes them; else Store.
   __device__ bool InPieces() const { return kWhole || in_pieces_; }
+  // LinearArgs::x_is_factors.
+  __device__ bool AreFactors() const { return are_factors_; }
   // Zeros after the last token and the last column.
   __device__ void Copy(uint32_t step) {
 #pragma unroll
@@ -280,6 +283,7 @@ class WarpActivations {
   const int lane_;
   int cols_;
   bool in_pieces_;
+  bool are_factors_;
   int tokens_;
   int col_;
   const uint16_t* rows_[kCopied];
@@ -387,8 +391,10 @@ class StepRing {
     if constexpr (kCopiesEarly) copy();
 #pragma unroll
     for (int i = 0; i < kTaken; ++i) {
+      if (!activations.AreFactors()) {
 #pragma unroll
-      for (auto& words : x[i]) ConvertActivations<T, W>(words);
+        for (auto& words : x[i]) ConvertActivations<T, W>(words);
+      }
       weights.template Multiply<T>(held[i], x[i], sums);
     }
     if constexpr (!kCopiesEarly) copy();

@@ -1,12 +1,13 @@
-// Microseconds of the products with few tokens of Llama's layers on GPU 0, without the rest of the
-// engine, so that a change to a kernel is built and measured in a minute:
+// Microseconds of the products with few tokens of Llama's layers on GPU 0, with what their kernels
+// do of the work between products, but without the rest of the engine, so that a change to a kernel
+// is built and measured in a minute:
 //
 //   streaming_bench [FORMAT [LAYER [TOKENS]]]
 //
 // FORMAT: fp8 (default), int8, int4 (with a scale for 128 weights) or bf16; LAYER: a name of
 // kLayers, default all; TOKENS: 1 to 16, default some of them. A graph of kCalls products, which
 // take turns in kWeightBytes of weights, is launched kLaunches times; the fastest counts. The hash
-// is that of one product's results: a change that keeps the bits keeps it.
+// is that of one product's results (of qkv: the queries): a change that keeps the bits keeps it.
 #include <cuda_runtime.h>
 
 #include <algorithm>
@@ -14,10 +15,12 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 #include <string_view>
 #include <vector>
 
 #include "ops/cuda/linear_kernels.cuh"
+#include "ops/cuda/product_results.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -30,36 +33,46 @@ struct Layer {
   std::string_view name;
   int rows;
   int cols;
-  bool gated = false;
+  Results results = Results::kPlain;
+  bool takes_activated = false;  // `down`
+  int head_dim = 128;
 };
 constexpr Layer kLayers[] = {
-    {"1b.qkv", 3072, 2048},
-    {"1b.out", 2048, 2048},
-    {"1b.gate_up", 16384, 2048, true},
-    {"1b.down", 2048, 8192},
-    {"8b.qkv", 6144, 4096},
-    {"8b.out", 4096, 4096},
-    {"8b.gate_up", 28672, 4096, true},
-    {"8b.down", 4096, 14336},
-    {"70b.qkv", 10240, 8192},
-    {"70b.out", 8192, 8192},
-    {"70b.gate_up", 57344, 8192, true},
-    {"70b.down", 8192, 28672},
+    {"1b.qkv", 3072, 2048, Results::kTurned, false, 64},
+    {"1b.out", 2048, 2048, Results::kAdded},
+    {"1b.gate_up", 16384, 2048, Results::kGated},
+    {"1b.down", 2048, 8192, Results::kAdded, true},
+    {"8b.qkv", 6144, 4096, Results::kTurned},
+    {"8b.out", 4096, 4096, Results::kAdded},
+    {"8b.gate_up", 28672, 4096, Results::kGated},
+    {"8b.down", 4096, 14336, Results::kAdded, true},
+    {"70b.qkv", 10240, 8192, Results::kTurned},
+    {"70b.out", 8192, 8192, Results::kAdded},
+    {"70b.gate_up", 57344, 8192, Results::kGated},
+    {"70b.down", 8192, 28672, Results::kAdded, true},
     {"head", 128256, 4096},
 };
+constexpr int kNumKvHeads = 8;
 
 struct Format {
   std::string_view name;
   int bits;
   void (*product)(const Context& context, const LinearArgs& args);
   void (*gated)(const Context& context, const LinearArgs& args);
+  void (*turned)(const Context& context, const LinearArgs& args, const RopeJob& job);
+  void (*added)(const Context& context, const LinearArgs& args, const AddJob& job);
 };
-constexpr Format kFormats[] = {
-    {"fp8", 8, LaunchStreaming<Bf16, Fp8>, LaunchStreamingGated<Bf16, Fp8>},
-    {"int8", 8, LaunchStreaming<Bf16, Int8>, LaunchStreamingGated<Bf16, Int8>},
-    {"int4", 4, LaunchStreaming<Bf16, Int4<1>>, LaunchStreamingGated<Bf16, Int4<1>>},
-    {"bf16", 16, LaunchStreaming<Bf16, Bf16>, LaunchStreamingGated<Bf16, Bf16>},
-};
+template <typename W>
+constexpr Format FormatOf(std::string_view name, int bits) {
+  return {name,
+          bits,
+          LaunchStreaming<Bf16, W>,
+          LaunchStreamingGated<Bf16, W>,
+          LaunchStreamingTurned<Bf16, W>,
+          LaunchStreamingAdded<Bf16, W>};
+}
+constexpr Format kFormats[] = {FormatOf<Fp8>("fp8", 8), FormatOf<Int8>("int8", 8),
+                               FormatOf<Int4<1>>("int4", 4), FormatOf<Bf16>("bf16", 16)};
 
 // Words of random bits where `keep` has ones; `set` is added.
 __global__ void Fill(uint32_t* words, int64_t count, uint32_t keep, uint32_t set) {
@@ -89,7 +102,17 @@ class Bench {
         x_(Filled<uint16_t>(int64_t{kMaxStreamingTokens} * kMostCols * 2, 0x807f807fu,
                             0x3f803f80u)),
         scales_(Filled<float>(kMostScales * 4, 0x007fffffu, 0x3f800000u)),
-        out_(Filled<uint16_t>(int64_t{kMaxStreamingTokens} * kMostRows * 2, 0, 0)) {
+        out_(Filled<uint16_t>(int64_t{kMaxStreamingTokens} * kMostRows * 2, 0, 0)),
+        residual_(Filled<uint16_t>(int64_t{kMaxStreamingTokens} * kMostCols * 2, 0, 0)),
+        squares_(Filled<int64_t>(kMaxStreamingTokens * 8, 0, 1 << 20)),
+        sums_(Filled<unsigned long long>(kMaxStreamingTokens * 8, 0, 0)),
+        pool_(Filled<std::byte>(kPoolBytes, 0, 0)),
+        turns_(Filled<float>(kPositions * 64 * 4, 0x007fffffu, 0x3f000000u)) {
+    std::vector<int32_t> order(static_cast<size_t>(kPositions));
+    std::iota(order.begin(), order.end(), 0);
+    CheckCuda(cudaMalloc(&order_, order.size() * 4), "memory for operands");
+    CheckCuda(cudaMemcpy(order_, order.data(), order.size() * 4, cudaMemcpyHostToDevice),
+              "operands");
     cudaDeviceProp properties{};
     CheckCuda(cudaGetDeviceProperties(&properties, 0), "the GPU's properties");
     context_.num_sms = properties.multiProcessorCount;
@@ -104,7 +127,7 @@ class Bench {
     args.x = x_;
     args.out = out_;
     args.tokens = tokens;
-    args.rows = layer.gated ? layer.rows / 2 : layer.rows;
+    args.rows = layer.results == Results::kGated ? layer.rows / 2 : layer.rows;
     args.cols = args.pitch = layer.cols;
     args.segment = SegmentCols(layer.cols);
     if (format_.bits == 8) args.scales = scales_;
@@ -115,12 +138,44 @@ class Bench {
       args.group_shift = 1;
     }
     const int64_t bytes = int64_t{layer.rows} * layer.cols * format_.bits / 8;
+    const RopeJob rope = RopeOf(layer);
+    if (layer.results == Results::kTurned) {
+      args.rows = layer.rows / 2;
+      args.half_head = layer.head_dim / 2;
+    }
+    if (layer.results == Results::kTurned || layer.results == Results::kGated) {
+      args.squares = squares_;
+      args.epsilon = 1e-5f;
+    }
+    // As in a layer, whose products take what those before them leave; attention leaves T.
+    const bool takes_factors = format_.bits == 8;
+    args.x_is_factors =
+        takes_factors && (layer.results != Results::kAdded || layer.takes_activated);
+    args.out_is_factors = takes_factors && layer.results == Results::kGated;
+    // The sums are never read, so it does not matter that they grow from call to call.
+    const AddJob add{.residual = residual_,
+                     .norm_weight = x_,
+                     .rows = out_,
+                     .rows_are_factors = takes_factors,
+                     .squares = sums_};
     const auto enqueue = [&](int64_t call) {
       args.weight = weights_ + call % (kWeightBytes / bytes) * bytes;
-      (layer.gated ? format_.gated : format_.product)(context_, args);
+      switch (layer.results) {
+        case Results::kPlain:
+          return format_.product(context_, args);
+        case Results::kGated:
+          return format_.gated(context_, args);
+        case Results::kTurned:
+          return format_.turned(context_, args, rope);
+        case Results::kAdded:
+          return format_.added(context_, args, add);
+      }
     };
+    CheckCuda(cudaMemsetAsync(residual_, 0, kMaxStreamingTokens * kMostCols * 2, context_.stream),
+              "the residual");
     enqueue(0);
-    std::vector<uint16_t> results(static_cast<size_t>(tokens) * static_cast<size_t>(args.rows));
+    const int width = layer.results == Results::kGated ? args.rows : layer.rows;
+    std::vector<uint16_t> results(static_cast<size_t>(tokens) * static_cast<size_t>(width));
     CheckCuda(cudaMemcpyAsync(results.data(), out_, 2 * results.size(), cudaMemcpyDeviceToHost,
                               context_.stream),
               "the results");
@@ -138,6 +193,26 @@ class Bench {
 
  private:
   static constexpr int kMostRows = 128256, kMostCols = 28672;
+  static constexpr int kPositions = 1024;
+  static constexpr int64_t kPoolBytes = int64_t{64} << 20;
+
+  // Token i is that of position i of sequence i, whose only block is block i.
+  RopeJob RopeOf(const Layer& layer) const {
+    RopeJob job;
+    job.qkv = out_;
+    job.pool = pool_;
+    job.fp8_pool = format_.bits <= 8;
+    job.cos = job.sin = turns_;
+    job.positions = job.row_seq = job.block_table = order_;
+    job.max_blocks = 1;
+    job.block_tokens = 32;
+    job.num_kv_heads = kNumKvHeads;
+    job.num_heads = layer.rows / layer.head_dim - 2 * kNumKvHeads;
+    job.head_dim = layer.head_dim;
+    job.pairs = layer.head_dim / 2;
+    job.block_elements = 2 * kNumKvHeads * job.head_elements();
+    return job;
+  }
   static constexpr int64_t kMostScales = int64_t{16} << 20;  // of 4 bits: a row has many
 
   // Of a call, of kCalls that `enqueue` enqueues.
@@ -175,6 +250,12 @@ class Bench {
   uint16_t* const x_;
   float* const scales_;
   uint16_t* const out_;
+  uint16_t* const residual_;
+  int64_t* const squares_;
+  unsigned long long* const sums_;
+  std::byte* const pool_;
+  float* const turns_;  // cosines and sines
+  int32_t* order_ = nullptr;
 };
 
 int Main(int argc, char** argv) {
