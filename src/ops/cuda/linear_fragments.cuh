@@ -83,7 +83,7 @@ struct LinearArgs {
   int segment = 0;      // columns summed in one go: SegmentCols(cols)
   int groups = 0;       // of a row; a whole number of units' groups
   int group_shift = 0;  // the group of unit u is u >> group_shift; or 2 u and 2 u + 1
-  int half_head = 0;    // of Results::kTurned: rows of half a head
+  int half_head = 0;    // of Epilogue::kTurned: rows of half a head
   bool float_out = false;
   // x holds Factor<T, W>, kActivationScale<T, W> times the activations, instead of T; and out those
   // of weights of 8 bits. Only of the kernels for few tokens, and where Factor is not T.
@@ -329,37 +329,37 @@ __device__ inline uint4 LoadUnaligned(const uint16_t* row, int col, int cols) {
 
 // What becomes of the sums of weight rows. kGated and kTurned take them in pairs, the first of
 // which are `rows` outputs.
-enum class Results : uint8_t {
+enum class Epilogue : uint8_t {
   kPlain,   // they are stored as they are
   kAdded,   // they are added to a residual stream
   kGated,   // silu(gate) * up: the weight's first half are gate rows, its second up rows
   kTurned,  // those of queries, keys and values: the halves of a head turn with each other
 };
-template <Results kResults>
-constexpr bool kInPairs = kResults == Results::kGated || kResults == Results::kTurned;
+template <Epilogue kEpilogue>
+constexpr bool kInPairs = kEpilogue == Epilogue::kGated || kEpilogue == Epilogue::kTurned;
 
 // The weight row of an output, and how many rows further the other of the pair is.
-template <Results kResults>
+template <Epilogue kEpilogue>
 __device__ inline int RowOfOutput(const LinearArgs& args, int output) {
-  if constexpr (kResults == Results::kTurned) {
+  if constexpr (kEpilogue == Epilogue::kTurned) {
     return output + output / args.half_head * args.half_head;
   } else {
     return output;
   }
 }
-template <Results kResults>
+template <Epilogue kEpilogue>
 __device__ inline int RowsToOther(const LinearArgs& args) {
-  return kResults == Results::kGated ? args.rows : args.half_head;
+  return kEpilogue == Epilogue::kGated ? args.rows : args.half_head;
 }
 
 // The weight row of a lane's half of a tile, in blocks whose outputs begin at `first`. Rows past
 // the last are read as the last and never stored. Of pairs the upper half of a tile holds the
 // others of those in the lower half.
-template <Results kResults>
+template <Epilogue kEpilogue>
 __device__ inline int TileRow(const LinearArgs& args, int first, int tile, int half, int group) {
-  const int output = first + (kInPairs<kResults> ? 8 * tile : 16 * tile + 8 * half) + group;
-  const int row = RowOfOutput<kResults>(args, min(output, args.rows - 1));
-  return kInPairs<kResults> ? row + half * RowsToOther<kResults>(args) : row;
+  const int output = first + (kInPairs<kEpilogue> ? 8 * tile : 16 * tile + 8 * half) + group;
+  const int row = RowOfOutput<kEpilogue>(args, min(output, args.rows - 1));
+  return kInPairs<kEpilogue> ? row + half * RowsToOther<kEpilogue>(args) : row;
 }
 
 // The inverse for outputs of a block of pairs: the place of output `at` among the block's rows. The
@@ -370,12 +370,12 @@ __device__ inline int PlaceInPairs(int at) {
 }
 
 // The tile of Int4 for a block's tile, likewise. Tiles of both of a pair take turns.
-template <Results kResults>
+template <Epilogue kEpilogue>
 __device__ inline int Int4Tile(const LinearArgs& args, int first, int tile) {
-  const int wanted = first / 16 + (kInPairs<kResults> ? tile / 2 : tile);
+  const int wanted = first / 16 + (kInPairs<kEpilogue> ? tile / 2 : tile);
   const int of_outputs = min(wanted, (args.rows + 15) / 16 - 1);
-  if constexpr (!kInPairs<kResults>) return of_outputs;
-  return (RowOfOutput<kResults>(args, 16 * of_outputs) + tile % 2 * RowsToOther<kResults>(args)) /
+  if constexpr (!kInPairs<kEpilogue>) return of_outputs;
+  return (RowOfOutput<kEpilogue>(args, 16 * of_outputs) + tile % 2 * RowsToOther<kEpilogue>(args)) /
          16;
 }
 __device__ inline int UnitsOf(const LinearArgs& args) {
@@ -398,8 +398,8 @@ __device__ inline float AddSegments(const SumOf& sum_of) {
 }
 
 // The outputs of the kRowTiles * 16 weight rows of a block.
-template <int kRowTiles, Results kResults>
-constexpr int kOutputsOf = (kInPairs<kResults> ? 8 : 16) * kRowTiles;
+template <int kRowTiles, Epilogue kEpilogue>
+constexpr int kOutputsOf = (kInPairs<kEpilogue> ? 8 : 16) * kRowTiles;
 
 // A warp's sums of tokens and of the rows of a block, in shared memory. The pitch keeps the lanes'
 // stores in different banks.

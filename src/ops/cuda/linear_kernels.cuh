@@ -3,7 +3,7 @@
 #pragma once
 
 #include "ops/cuda/linear_fragments.cuh"
-#include "ops/cuda/product_results.cuh"
+#include "ops/cuda/product_epilogue.cuh"
 
 namespace tandem::ops::cuda {
 

@@ -11,7 +11,7 @@
 
 #include "ops/cuda/device/dependent_launch.cuh"
 #include "ops/cuda/linear_kernels.cuh"
-#include "ops/cuda/product_results.cuh"
+#include "ops/cuda/product_epilogue.cuh"
 #include "ops/cuda/step_ring.cuh"
 #include "ops/cuda/streaming_blocks.h"
 #include "ops/cuda/swiglu.cuh"
@@ -43,10 +43,10 @@ struct LanePlace {
 };
 
 // The results of a block's rows: a thread stores those of one output and kTokens tokens.
-template <typename T, typename W, int kRowTiles, int kTokenTiles, Results kResults>
+template <typename T, typename W, int kRowTiles, int kTokenTiles, Epilogue kEpilogue>
 class BlockResults {
  public:
-  static constexpr int kOutputs = kOutputsOf<kRowTiles, kResults>;
+  static constexpr int kOutputs = kOutputsOf<kRowTiles, kEpilogue>;
   // Threads past the last whole set of outputs have none.
   static constexpr int kTokensAtOnce = kThreads / kOutputs;
   static constexpr int kTokens = static_cast<int>(CeilDiv(8 * kTokenTiles, kTokensAtOnce));
@@ -54,7 +54,7 @@ class BlockResults {
   __device__ BlockResults(const LinearArgs& args, int first_output, int thread)
       : output_(first_output + thread % kOutputs),
         result_(args, RowOf(args)),
-        other_(args, RowOf(args) + (kInPairs<kResults> ? RowsToOther<kResults>(args) : 0)) {}
+        other_(args, RowOf(args) + (kInPairs<kEpilogue> ? RowsToOther<kEpilogue>(args) : 0)) {}
 
   // take(i, token): of the thread's i-th token, if there is one.
   template <typename Take>
@@ -77,7 +77,7 @@ class BlockResults {
       const auto sum_at = [&](int place) {
         return factor * AddSegments([&](int segment) { return sums_of(segment)[token][place]; });
       };
-      if constexpr (kInPairs<kResults>) {
+      if constexpr (kInPairs<kEpilogue>) {
         constexpr int kSpan = kIsInt4<W> ? 16 : 8;
         const int place = PlaceInPairs<kSpan>(at);
         take(i, token, Rounded<T>(result_.Of(sum_at(place))),
@@ -104,7 +104,7 @@ class BlockResults {
 
  private:
   __device__ int RowOf(const LinearArgs& args) const {
-    return RowOfOutput<kResults>(args, min(output_, args.rows - 1));
+    return RowOfOutput<kEpilogue>(args, min(output_, args.rows - 1));
   }
 
   int output_;
@@ -115,12 +115,12 @@ class BlockResults {
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens. kWhole: HasWholeUnits(args).
 // kPerSm: how many blocks run on an SM at a time.
 template <typename T, typename W, int kRowTiles, int kTokenTiles, int kPerSm, bool kWhole,
-          Results kResults>
+          Epilogue kEpilogue>
 struct OneProduct {
   static constexpr int kRingSteps =
       RingSteps<W, kRowTiles, kTokenTiles>(StreamingBlockBytes(kPerSm));
-  using Ring = StepRing<W, kRowTiles, kTokenTiles, kRingSteps, kWhole, kResults>;
-  using Block = BlockResults<T, W, kRowTiles, kTokenTiles, kResults>;
+  using Ring = StepRing<W, kRowTiles, kTokenTiles, kRingSteps, kWhole, kEpilogue>;
+  using Block = BlockResults<T, W, kRowTiles, kTokenTiles, kEpilogue>;
   static constexpr int kOutputs = Block::kOutputs;
   // Of a warp: first its ring of steps, then its sums.
   union Memory {
@@ -132,11 +132,11 @@ struct OneProduct {
 };
 
 template <typename T, typename W, int kRowTiles, int kTokenTiles, int kPerSm, bool kWhole,
-          Results kResults>
+          Epilogue kEpilogue>
 __global__ void __launch_bounds__(kThreads, kPerSm)
     StreamingKernel(const __grid_constant__ LinearArgs args,
-                    [[maybe_unused]] const __grid_constant__ ResultsJob<kResults> job) {
-  using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kResults>;
+                    [[maybe_unused]] const __grid_constant__ EpilogueJob<kEpilogue> job) {
+  using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kEpilogue>;
   extern __shared__ uint4 shared[];
   auto* const memory = reinterpret_cast<typename Product::Memory*>(shared);  // of each warp
 
@@ -149,16 +149,16 @@ __global__ void __launch_bounds__(kThreads, kPerSm)
   // Everything else waits for the previous kernel.
   BeginKernel();
 
-  using Output = ResultsOutput<T, kResults, Product::kOutputs>;
+  using Finish = EpilogueOf<T, kEpilogue, Product::kOutputs>;
   constexpr int kTokens = Product::Block::kTokens;
-  const auto for_outputs = [&]([[maybe_unused]] const auto& take) {
-    if constexpr (kHasOutput<kResults>) {
-      const Output output(job, args, results.output());
-      results.ForTokens(args, at.thread, [&](int i, int token) { take(output, i, token); });
+  const auto for_results = [&]([[maybe_unused]] const auto& take) {
+    if constexpr (kHasEpilogue<kEpilogue>) {
+      const Finish finish(job, args, results.output());
+      results.ForTokens(args, at.thread, [&](int i, int token) { take(finish, i, token); });
     }
   };
-  [[maybe_unused]] typename Output::Asked asked[kTokens];
-  for_outputs([&](const auto& output, int i, int token) { asked[i] = output.Ask(token); });
+  [[maybe_unused]] typename Finish::Asked asked[kTokens];
+  for_results([&](const auto& finish, int i, int token) { asked[i] = finish.Ask(token); });
   // With more than 8 tokens registers are short, so these loads come last.
   constexpr bool kLoadsSquaresFirst = kTokenTiles == 1;
   int64_t squares[kTokens] = {};
@@ -173,9 +173,9 @@ __global__ void __launch_bounds__(kThreads, kPerSm)
     return TokenRow<false>(args, min(Activations::CopiedToken(at.lane, i), args.tokens - 1));
   });
   ring.CopyFirstActivations(at.num_steps);
-  [[maybe_unused]] typename Output::Early early[kTokens];
-  for_outputs(
-      [&](const auto& output, int i, int token) { early[i] = output.Prepare(asked[i], token); });
+  [[maybe_unused]] typename Finish::Early early[kTokens];
+  for_results(
+      [&](const auto& finish, int i, int token) { early[i] = finish.Prepare(asked[i], token); });
   float sums[kRowTiles][kTokenTiles][4] = {};
   int to_copy = at.num_steps - Product::kRingSteps;
   ring.template AddProducts<T>(at.num_steps, [&] { return to_copy-- > 0; }, sums);
@@ -188,8 +188,8 @@ __global__ void __launch_bounds__(kThreads, kPerSm)
       args, at.thread, [&](int segment) -> const auto& { return memory[segment].sums; },
       [&](int i) { return TokenFactor(args, squares[i]); },
       [&](int i, int token, auto... values) {
-        if constexpr (kHasOutput<kResults>) {
-          Output(job, args, results.output()).Store(early[i], token, values...);
+        if constexpr (kHasEpilogue<kEpilogue>) {
+          Finish(job, args, results.output()).Store(early[i], token, values...);
         } else {
           results.Store(args, token, values...);
         }
@@ -198,7 +198,7 @@ __global__ void __launch_bounds__(kThreads, kPerSm)
 
 // The products of a plan. The ring does not drain from one part of a product to the next, within a
 // table of parts.
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Epilogue kEpilogue>
 struct PlannedProducts {
   static constexpr int kPerSm = 2;
   // Two, where there is room: then one barrier for each part suffices.
@@ -207,8 +207,8 @@ struct PlannedProducts {
   static constexpr int kRingSteps =
       RingSteps<W, kRowTiles, kTokenTiles>(StreamingExpertBytes(16 * kRowTiles) -
                                            kSegments * kKeptSums * static_cast<int>(sizeof(Sums)));
-  using Ring = StepRing<W, kRowTiles, kTokenTiles, kRingSteps, kWhole, kResults>;
-  static constexpr int kOutputs = kOutputsOf<kRowTiles, kResults>;
+  using Ring = StepRing<W, kRowTiles, kTokenTiles, kRingSteps, kWhole, kEpilogue>;
+  static constexpr int kOutputs = kOutputsOf<kRowTiles, kEpilogue>;
   // Of a warp.
   struct Memory {
     typename Ring::Memory ring;
@@ -218,11 +218,11 @@ struct PlannedProducts {
 constexpr int kTableParts = 32;
 
 // The blocks take the `parts` of every item in turn.
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Epilogue kEpilogue>
 __global__ void __launch_bounds__(
-    kThreads, PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kResults>::kPerSm)
+    kThreads, PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kEpilogue>::kPerSm)
     StreamingExpertsKernel(const __grid_constant__ ExpertProduct product, int parts) {
-  using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
+  using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kEpilogue>;
   extern __shared__ uint4 shared[];
   __shared__ LinearArgs table[kTableParts];  // of this block's next parts
   __shared__ int first_rows[kTableParts];
@@ -274,8 +274,8 @@ __global__ void __launch_bounds__(
     ring.CopyFirst(more);
     for (int part = 0; part < count; ++part) {
       const LinearArgs& args = table[part];
-      const BlockResults<T, W, kRowTiles, kTokenTiles, kResults> results(args, first_rows[part],
-                                                                         at.thread);
+      const BlockResults<T, W, kRowTiles, kTokenTiles, kEpilogue> results(args, first_rows[part],
+                                                                          at.thread);
       float sums[kRowTiles][kTokenTiles][4] = {};
       ring.template AddProducts<T>(at.num_steps, more, sums);
       const int kept = part % Product::kKeptSums;
@@ -292,30 +292,31 @@ __global__ void __launch_bounds__(
 }
 
 template <typename T, typename W, int kRowTiles, int kTokenTiles, int kPerSm, bool kWhole,
-          Results kResults>
-void Launch(const Context& context, const LinearArgs& args, const ResultsJob<kResults>& job) {
-  const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kResults>;
-  const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, kOutputsOf<kRowTiles, kResults>)));
-  using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kResults>;
+          Epilogue kEpilogue>
+void Launch(const Context& context, const LinearArgs& args, const EpilogueJob<kEpilogue>& job) {
+  const auto kernel = StreamingKernel<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kEpilogue>;
+  const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, kOutputsOf<kRowTiles, kEpilogue>)));
+  using Product = OneProduct<T, W, kRowTiles, kTokenTiles, kPerSm, kWhole, kEpilogue>;
   TakeSharedMemory(kernel, Product::kBytes, "the shared memory of a product");
   LaunchEarly(context, "a product with few tokens", kernel, blocks, kThreads, Product::kBytes, args,
               job);
 }
 
-template <typename T, typename W, Results kResults>
-void LaunchWhole(const Context& context, const LinearArgs& args, const ResultsJob<kResults>& job) {
-  const StreamingProduct product{.rows = int64_t{args.rows} * (kInPairs<kResults> ? 2 : 1),
+template <typename T, typename W, Epilogue kEpilogue>
+void LaunchWhole(const Context& context, const LinearArgs& args,
+                 const EpilogueJob<kEpilogue>& job) {
+  const StreamingProduct product{.rows = int64_t{args.rows} * (kInPairs<kEpilogue> ? 2 : 1),
                                  .cols = args.cols,
                                  .tokens = args.tokens,
                                  .num_sms = context.num_sms,
                                  .shared_bytes = context.shared_bytes};
   const auto launch = [&]<int kRowTiles, int kPerSm>() {
-    args.tokens <= 8 ? Launch<T, W, kRowTiles, 1, kPerSm, true, kResults>(context, args, job)
-                     : Launch<T, W, kRowTiles, 2, kPerSm, true, kResults>(context, args, job);
+    args.tokens <= 8 ? Launch<T, W, kRowTiles, 1, kPerSm, true, kEpilogue>(context, args, job)
+                     : Launch<T, W, kRowTiles, 2, kPerSm, true, kEpilogue>(context, args, job);
   };
   StreamingBlocks blocks;
   if constexpr (kIsInt4<W>) {
-    constexpr Int4Limits kLimits{.pairs = kInPairs<kResults>, .short_groups = kUnitScales<W> == 2};
+    constexpr Int4Limits kLimits{.pairs = kInPairs<kEpilogue>, .short_groups = kUnitScales<W> == 2};
     blocks = Int4StreamingBlocks(product, kLimits);
   } else {
     blocks = RowwiseStreamingBlocks(product);
@@ -328,20 +329,20 @@ void LaunchWhole(const Context& context, const LinearArgs& args, const ResultsJo
     if (are(16, 2)) return launch.template operator()<1, 2>();
     if (are(80, 1)) return launch.template operator()<5, 1>();
   } else if constexpr (kUnitScales<W> == 1) {
-    if (are(64, 1)) return Launch<T, W, 4, 2, 1, true, kResults>(context, args, job);
+    if (are(64, 1)) return Launch<T, W, 4, 2, 1, true, kEpilogue>(context, args, job);
     if (are(64, 2)) return launch.template operator()<4, 2>();
-    if constexpr (!kInPairs<kResults>) {
+    if constexpr (!kInPairs<kEpilogue>) {
       if (are(16, 1)) return launch.template operator()<1, 1>();
     }
   }
   TANDEM_CHECK(false, "a product has no kernel for its blocks");
 }
 
-template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Results kResults>
+template <typename T, typename W, int kRowTiles, int kTokenTiles, bool kWhole, Epilogue kEpilogue>
 void LaunchExperts(const Context& context, const ExpertProduct& product) {
-  const auto kernel = StreamingExpertsKernel<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
-  const int64_t parts = CeilDiv(product.args.rows, kOutputsOf<kRowTiles, kResults>);
-  using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kResults>;
+  const auto kernel = StreamingExpertsKernel<T, W, kRowTiles, kTokenTiles, kWhole, kEpilogue>;
+  const int64_t parts = CeilDiv(product.args.rows, kOutputsOf<kRowTiles, kEpilogue>);
+  using Product = PlannedProducts<T, W, kRowTiles, kTokenTiles, kWhole, kEpilogue>;
   constexpr int kBytes = kSegments * static_cast<int>(sizeof(typename Product::Memory));
   constexpr int kPerSm = Product::kPerSm;
   TakeSharedMemory(kernel, kBytes, "the shared memory of products of experts");
@@ -350,21 +351,21 @@ void LaunchExperts(const Context& context, const ExpertProduct& product) {
               static_cast<int>(parts));
 }
 
-template <typename T, typename W, Results kResults>
+template <typename T, typename W, Epilogue kEpilogue>
 void LaunchWholeExperts(const Context& context, const ExpertProduct& product) {
-  if (product.tile > 8) return LaunchExperts<T, W, 2, 2, true, kResults>(context, product);
+  if (product.tile > 8) return LaunchExperts<T, W, 2, 2, true, kEpilogue>(context, product);
   if constexpr (kUnitScales<W> < 2) {
     const StreamingExperts experts{
-        .rows = int64_t{product.args.rows} * (kInPairs<kResults> ? 2 : 1),
+        .rows = int64_t{product.args.rows} * (kInPairs<kEpilogue> ? 2 : 1),
         .segment = product.args.segment,
         .most_items = product.most_items,
         .num_sms = context.num_sms,
         .shared_bytes = context.shared_bytes};
     if (StreamingExpertRows(experts, kIsInt4<W>) == 64) {
-      return LaunchExperts<T, W, 4, 1, true, kResults>(context, product);
+      return LaunchExperts<T, W, 4, 1, true, kEpilogue>(context, product);
     }
   }
-  LaunchExperts<T, W, 2, 1, true, kResults>(context, product);
+  LaunchExperts<T, W, 2, 1, true, kEpilogue>(context, product);
 }
 
 }  // namespace
@@ -372,8 +373,9 @@ void LaunchWholeExperts(const Context& context, const ExpertProduct& product) {
 template <typename T, typename W>
 void LaunchQuantizedExperts(const Context& context, const ExpertProduct& product) {
   TANDEM_CHECK(product.tile <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
-  HasWholeUnits(product.args) ? LaunchWholeExperts<T, W, Results::kPlain>(context, product)
-                              : LaunchExperts<T, W, 1, 2, false, Results::kPlain>(context, product);
+  HasWholeUnits(product.args)
+      ? LaunchWholeExperts<T, W, Epilogue::kPlain>(context, product)
+      : LaunchExperts<T, W, 1, 2, false, Epilogue::kPlain>(context, product);
 }
 
 template <typename T, typename W>
@@ -381,15 +383,15 @@ void LaunchQuantizedExpertsGated(const Context& context, const ExpertProduct& pr
   TANDEM_CHECK(product.tile <= kMaxStreamingTokens && HasWholeUnits(product.args) &&
                    (!kIsInt4<W> || product.args.rows % 16 == 0),
                "the streaming kernel does not take this");
-  LaunchWholeExperts<T, W, Results::kGated>(context, product);
+  LaunchWholeExperts<T, W, Epilogue::kGated>(context, product);
 }
 
 template <typename T, typename W>
 void LaunchStreaming(const Context& context, const LinearArgs& args) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
-  if (HasWholeUnits(args)) return LaunchWhole<T, W, Results::kPlain>(context, args, {});
-  args.tokens <= 8 ? Launch<T, W, 2, 1, 2, false, Results::kPlain>(context, args, {})
-                   : Launch<T, W, 2, 2, 2, false, Results::kPlain>(context, args, {});
+  if (HasWholeUnits(args)) return LaunchWhole<T, W, Epilogue::kPlain>(context, args, {});
+  args.tokens <= 8 ? Launch<T, W, 2, 1, 2, false, Epilogue::kPlain>(context, args, {})
+                   : Launch<T, W, 2, 2, 2, false, Epilogue::kPlain>(context, args, {});
 }
 
 template <typename T, typename W>
@@ -397,7 +399,7 @@ void LaunchStreamingGated(const Context& context, const LinearArgs& args) {
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args) &&
                    (!kIsInt4<W> || args.rows % 16 == 0),
                "the streaming kernel does not take this");
-  LaunchWhole<T, W, Results::kGated>(context, args, {});
+  LaunchWhole<T, W, Epilogue::kGated>(context, args, {});
 }
 
 template <typename T, typename W>
@@ -405,7 +407,7 @@ void LaunchStreamingTurned(const Context& context, const LinearArgs& args, const
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args) &&
                    args.half_head % kHalfHeadMultiple<W> == 0,
                "the streaming kernel does not take this");
-  LaunchWhole<T, W, Results::kTurned>(context, args, job);
+  LaunchWhole<T, W, Epilogue::kTurned>(context, args, job);
 }
 
 template <typename T, typename W>
@@ -413,7 +415,7 @@ void LaunchStreamingAdded(const Context& context, const LinearArgs& args, const 
   TANDEM_CHECK(args.tokens <= kMaxStreamingTokens && HasWholeUnits(args) &&
                    args.rows % kAddedRowsMultiple == 0,
                "the streaming kernel does not take this");
-  LaunchWhole<T, W, Results::kAdded>(context, args, job);
+  LaunchWhole<T, W, Epilogue::kAdded>(context, args, job);
 }
 
 #define TANDEM_STREAMING(T, W)                                                 \

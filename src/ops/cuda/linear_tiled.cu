@@ -48,7 +48,7 @@ __device__ void FillWeights(const LinearArgs& args, Stage<W>& stage, int first_r
     // The block's tiles one after another.
     static_assert(kRows * Stage<W>::kWeightPieces == kThreads);
     const int thread = static_cast<int>(threadIdx.x);
-    const int64_t tile = Int4Tile<Results::kPlain>(args, first_row, thread / 32);
+    const int64_t tile = Int4Tile<Epilogue::kPlain>(args, first_row, thread / 32);
     CopyPiece(SharedAddress(&stage.weights[thread]),
               static_cast<const uint4*>(args.weight) +
                   (tile * UnitsOf(args) + col / kUnitCols) * 32 + thread % 32,
@@ -121,7 +121,8 @@ __device__ void MultiplyStage(const LinearArgs& args, const Stage<W>& stage, int
     for (int tile = 0; tile < kRowTiles; ++tile) {
       const int in_block = row / 16 + tile;
       const int64_t at =
-          static_cast<int64_t>(Int4Tile<Results::kPlain>(args, first_row, in_block)) * args.groups +
+          static_cast<int64_t>(Int4Tile<Epilogue::kPlain>(args, first_row, in_block)) *
+              args.groups +
           (unit >> args.group_shift) * kUnitScales<W>;
 #pragma unroll
       for (int i = 0; i < kUnitScales<W>; ++i) {

@@ -150,7 +150,7 @@ class LaneWeights<Int4<kScales>, L> {
  public:
   __device__ LaneWeights(const LinearArgs& args, int first_row, int thread, int unit)
       : next_(static_cast<const uint4*>(args.weight) +
-              (static_cast<int64_t>(Int4Tile<Results::kPlain>(args, first_row, thread / 32)) *
+              (static_cast<int64_t>(Int4Tile<Epilogue::kPlain>(args, first_row, thread / 32)) *
                    UnitsOf(args) +
                unit) *
                   32 +
@@ -180,7 +180,7 @@ struct UnitWeights {
     if constexpr (kIsInt4<W>) {
       // After the last unit its factors again.
       const int64_t group =
-          static_cast<int64_t>(Int4Tile<Results::kPlain>(args, first_row, thread / 32)) *
+          static_cast<int64_t>(Int4Tile<Epilogue::kPlain>(args, first_row, thread / 32)) *
               args.groups +
           (min(unit, UnitsOf(args) - 1) >> args.group_shift) * kUnitScales<W>;
       const int64_t at = group * 8 + thread % 32 / 4;

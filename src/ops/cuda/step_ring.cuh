@@ -30,13 +30,13 @@ struct WeightStep<Int4<kScales>, kRowTiles> {
 // another, and are multiplied. Aim says where the next steps to copy are, Copy copies one to a step
 // at this address, Read takes a step that has arrived to registers, and Multiply multiplies it.
 // What one lane reads others may have copied. kWhole: no step passes the last column.
-template <typename W, int kRowTiles, bool kWhole, Results kResults>
+template <typename W, int kRowTiles, bool kWhole, Epilogue kEpilogue>
 class WarpWeights;
 
 // Elements of 8 or 16 bits, row by row: a lane copies its two rows of each tile itself.
-template <typename W, int kRowTiles, bool kWhole, Results kResults>
+template <typename W, int kRowTiles, bool kWhole, Epilogue kEpilogue>
   requires(!kIsInt4<W>)
-class WarpWeights<W, kRowTiles, kWhole, kResults> {
+class WarpWeights<W, kRowTiles, kWhole, kEpilogue> {
  public:
   using Step = WeightStep<W, kRowTiles>;
   struct Held {
@@ -51,7 +51,7 @@ class WarpWeights<W, kRowTiles, kWhole, kResults> {
     for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
-        const int row = TileRow<kResults>(args, first_row, tile, half, lane_ / 4);
+        const int row = TileRow<kEpilogue>(args, first_row, tile, half, lane_ / 4);
         next_[tile][half] = static_cast<const W*>(args.weight) +
                             static_cast<int64_t>(row) * args.pitch + begin +
                             lane_ % 4 * kLaneCols<W>;
@@ -101,8 +101,8 @@ class WarpWeights<W, kRowTiles, kWhole, kResults> {
 
 // Tiles of 4 bits, with their scales and zero points: these are few, and each is copied by one lane
 // for all.
-template <int kScales, int kRowTiles, bool kWhole, Results kResults>
-class WarpWeights<Int4<kScales>, kRowTiles, kWhole, kResults> {
+template <int kScales, int kRowTiles, bool kWhole, Epilogue kEpilogue>
+class WarpWeights<Int4<kScales>, kRowTiles, kWhole, kEpilogue> {
   using W = Int4<kScales>;
 
  public:
@@ -119,7 +119,7 @@ class WarpWeights<Int4<kScales>, kRowTiles, kWhole, kResults> {
     group_shift_ = args.group_shift;
     has_zeros_ = args.group_zeros != nullptr;
     const auto tile_of = [&](int tile) {
-      return static_cast<int64_t>(Int4Tile<kResults>(args, first_row, tile));
+      return static_cast<int64_t>(Int4Tile<kEpilogue>(args, first_row, tile));
     };
 #pragma unroll
     for (int tile = 0; tile < kRowTiles; ++tile) {
@@ -187,7 +187,7 @@ class WarpWeights<Int4<kScales>, kRowTiles, kWhole, kResults> {
   static constexpr int kFactorPieces = Step::kFactorPieces;
   static constexpr uint32_t kNoZeros = 0;
   static_assert(kRowTiles * kFactorPieces <= 32, "a lane copies one");
-  static_assert(!kInPairs<kResults> || kRowTiles % 2 == 0, "tiles of both of a pair take turns");
+  static_assert(!kInPairs<kEpilogue> || kRowTiles % 2 == 0, "tiles of both of a pair take turns");
 
   const int lane_;
   int unit_;  // the next to copy
@@ -298,12 +298,12 @@ struct StreamingStep {
 
 // A ring of kSteps steps of a warp. The copies of a step are a group, of the first steps two: one
 // of weights and one of activations.
-template <typename W, int kRowTiles, int kTokenTiles, int kSteps, bool kWhole, Results kResults>
+template <typename W, int kRowTiles, int kTokenTiles, int kSteps, bool kWhole, Epilogue kEpilogue>
 class StepRing {
   using Step = StreamingStep<W, kRowTiles, kTokenTiles>;
 
  public:
-  using Weights = WarpWeights<W, kRowTiles, kWhole, kResults>;
+  using Weights = WarpWeights<W, kRowTiles, kWhole, kEpilogue>;
   using Activations = WarpActivations<W, kTokenTiles, kWhole>;
   struct Memory {
     Step steps[kSteps];

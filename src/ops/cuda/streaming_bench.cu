@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "ops/cuda/linear_kernels.cuh"
-#include "ops/cuda/product_results.cuh"
+#include "ops/cuda/product_epilogue.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -33,23 +33,23 @@ struct Layer {
   std::string_view name;
   int rows;
   int cols;
-  Results results = Results::kPlain;
+  Epilogue epilogue = Epilogue::kPlain;
   bool takes_activated = false;  // `down`
   int head_dim = 128;
 };
 constexpr Layer kLayers[] = {
-    {"1b.qkv", 3072, 2048, Results::kTurned, false, 64},
-    {"1b.out", 2048, 2048, Results::kAdded},
-    {"1b.gate_up", 16384, 2048, Results::kGated},
-    {"1b.down", 2048, 8192, Results::kAdded, true},
-    {"8b.qkv", 6144, 4096, Results::kTurned},
-    {"8b.out", 4096, 4096, Results::kAdded},
-    {"8b.gate_up", 28672, 4096, Results::kGated},
-    {"8b.down", 4096, 14336, Results::kAdded, true},
-    {"70b.qkv", 10240, 8192, Results::kTurned},
-    {"70b.out", 8192, 8192, Results::kAdded},
-    {"70b.gate_up", 57344, 8192, Results::kGated},
-    {"70b.down", 8192, 28672, Results::kAdded, true},
+    {"1b.qkv", 3072, 2048, Epilogue::kTurned, false, 64},
+    {"1b.out", 2048, 2048, Epilogue::kAdded},
+    {"1b.gate_up", 16384, 2048, Epilogue::kGated},
+    {"1b.down", 2048, 8192, Epilogue::kAdded, true},
+    {"8b.qkv", 6144, 4096, Epilogue::kTurned},
+    {"8b.out", 4096, 4096, Epilogue::kAdded},
+    {"8b.gate_up", 28672, 4096, Epilogue::kGated},
+    {"8b.down", 4096, 14336, Epilogue::kAdded, true},
+    {"70b.qkv", 10240, 8192, Epilogue::kTurned},
+    {"70b.out", 8192, 8192, Epilogue::kAdded},
+    {"70b.gate_up", 57344, 8192, Epilogue::kGated},
+    {"70b.down", 8192, 28672, Epilogue::kAdded, true},
     {"head", 128256, 4096},
 };
 constexpr int kNumKvHeads = 8;
@@ -127,7 +127,7 @@ class Bench {
     args.x = x_;
     args.out = out_;
     args.tokens = tokens;
-    args.rows = layer.results == Results::kGated ? layer.rows / 2 : layer.rows;
+    args.rows = layer.epilogue == Epilogue::kGated ? layer.rows / 2 : layer.rows;
     args.cols = args.pitch = layer.cols;
     args.segment = SegmentCols(layer.cols);
     if (format_.bits == 8) args.scales = scales_;
@@ -139,19 +139,19 @@ class Bench {
     }
     const int64_t bytes = int64_t{layer.rows} * layer.cols * format_.bits / 8;
     const RopeJob rope = RopeOf(layer);
-    if (layer.results == Results::kTurned) {
+    if (layer.epilogue == Epilogue::kTurned) {
       args.rows = layer.rows / 2;
       args.half_head = layer.head_dim / 2;
     }
-    if (layer.results == Results::kTurned || layer.results == Results::kGated) {
+    if (layer.epilogue == Epilogue::kTurned || layer.epilogue == Epilogue::kGated) {
       args.squares = squares_;
       args.epsilon = 1e-5f;
     }
     // As in a layer, whose products take what those before them leave; attention leaves T.
     const bool takes_factors = format_.bits == 8;
     args.x_is_factors =
-        takes_factors && (layer.results != Results::kAdded || layer.takes_activated);
-    args.out_is_factors = takes_factors && layer.results == Results::kGated;
+        takes_factors && (layer.epilogue != Epilogue::kAdded || layer.takes_activated);
+    args.out_is_factors = takes_factors && layer.epilogue == Epilogue::kGated;
     // The sums are never read, so it does not matter that they grow from call to call.
     const AddJob add{.residual = residual_,
                      .norm_weight = x_,
@@ -160,21 +160,21 @@ class Bench {
                      .squares = sums_};
     const auto enqueue = [&](int64_t call) {
       args.weight = weights_ + call % (kWeightBytes / bytes) * bytes;
-      switch (layer.results) {
-        case Results::kPlain:
+      switch (layer.epilogue) {
+        case Epilogue::kPlain:
           return format_.product(context_, args);
-        case Results::kGated:
+        case Epilogue::kGated:
           return format_.gated(context_, args);
-        case Results::kTurned:
+        case Epilogue::kTurned:
           return format_.turned(context_, args, rope);
-        case Results::kAdded:
+        case Epilogue::kAdded:
           return format_.added(context_, args, add);
       }
     };
     CheckCuda(cudaMemsetAsync(residual_, 0, kMaxStreamingTokens * kMostCols * 2, context_.stream),
               "the residual");
     enqueue(0);
-    const int width = layer.results == Results::kGated ? args.rows : layer.rows;
+    const int width = layer.epilogue == Epilogue::kGated ? args.rows : layer.rows;
     std::vector<uint16_t> results(static_cast<size_t>(tokens) * static_cast<size_t>(width));
     CheckCuda(cudaMemcpyAsync(results.data(), out_, 2 * results.size(), cudaMemcpyDeviceToHost,
                               context_.stream),

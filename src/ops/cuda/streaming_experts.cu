@@ -53,10 +53,10 @@ __device__ void LoadWeights(const T* const (&rows)[kRowTiles][2], int col, int e
 }
 
 // kRowTiles * 16 weight rows per block, kTokenTiles * 8 tokens, kAhead steps in flight.
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Epilogue kEpilogue>
 __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_output,
                                            WarpSums<kRowTiles, kTokenTiles> (&partial)[kSegments]) {
-  constexpr int kOutputs = kOutputsOf<kRowTiles, kResults>;
+  constexpr int kOutputs = kOutputsOf<kRowTiles, kEpilogue>;
   const int warp = static_cast<int>(threadIdx.x) / 32;
   const int group = static_cast<int>(threadIdx.x) % 32 / 4;
   const int quad = static_cast<int>(threadIdx.x) % 4;
@@ -68,7 +68,7 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_out
   for (int tile = 0; tile < kRowTiles; ++tile) {
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const int row = TileRow<kResults>(args, first_output, tile, half, group);
+      const int row = TileRow<kEpilogue>(args, first_output, tile, half, group);
       weights[tile][half] =
           static_cast<const T*>(args.weight) + static_cast<int64_t>(row) * args.pitch;
     }
@@ -128,10 +128,10 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_out
       return RowResult<T, T>(args, row).Of(
           AddSegments([&](int segment) { return partial[segment][token][place]; }));
     };
-    if constexpr (kResults == Results::kGated) {
+    if constexpr (kEpilogue == Epilogue::kGated) {
       const int place = PlaceInPairs<8>(at);
       const float gate = Rounded<T>(result_of(stored, place));
-      const float up = Rounded<T>(result_of(stored + RowsToOther<kResults>(args), place + 8));
+      const float up = Rounded<T>(result_of(stored + RowsToOther<kEpilogue>(args), place + 8));
       Store<T>(args, token, stored, SwiGluOf(gate, up));
     } else {
       Store<T>(args, token, stored, result_of(stored, at));
@@ -140,7 +140,7 @@ __device__ __forceinline__ void StreamRows(const LinearArgs& args, int first_out
 }
 
 // The blocks take the `parts` of every item in turn.
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Epilogue kEpilogue>
 __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     StreamingExpertsKernel(const __grid_constant__ ExpertProduct product, int parts) {
   __shared__ WarpSums<kRowTiles, kTokenTiles> partial[kSegments];
@@ -151,8 +151,8 @@ __global__ void __launch_bounds__(kThreads, kBlocksPerSm)
     __syncthreads();  // all have left the last part
     if (threadIdx.x == 0) MakeItemArgs<T, T>(product, unit / parts, args);
     __syncthreads();
-    StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults>(
-        args, unit % parts * kOutputsOf<kRowTiles, kResults>, partial);
+    StreamRows<T, kRowTiles, kTokenTiles, kAhead, kAligned, kEpilogue>(
+        args, unit % parts * kOutputsOf<kRowTiles, kEpilogue>, partial);
   }
 }
 
@@ -169,10 +169,11 @@ void LeaveTheRestToL1(const Context& context, Kernel kernel, size_t block_bytes)
             "the shared memory of a product");
 }
 
-template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Results kResults>
+template <typename T, int kRowTiles, int kTokenTiles, int kAhead, bool kAligned, Epilogue kEpilogue>
 void LaunchExperts(const Context& context, const ExpertProduct& product) {
-  const auto kernel = StreamingExpertsKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kResults>;
-  const int64_t parts = CeilDiv(product.args.rows, kOutputsOf<kRowTiles, kResults>);
+  const auto kernel =
+      StreamingExpertsKernel<T, kRowTiles, kTokenTiles, kAhead, kAligned, kEpilogue>;
+  const int64_t parts = CeilDiv(product.args.rows, kOutputsOf<kRowTiles, kEpilogue>);
   LeaveTheRestToL1(context, kernel,
                    kSegments * sizeof(WarpSums<kRowTiles, kTokenTiles>) + sizeof(LinearArgs));
   LaunchEarly(context, "products of experts with few tokens", kernel,
@@ -186,11 +187,11 @@ template <typename T>
 void LaunchWideExperts(const Context& context, const ExpertProduct& product) {
   TANDEM_CHECK(product.tile <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
   if (!HasWholePieces(product.args)) {
-    LaunchExperts<T, 1, 2, 2, false, Results::kPlain>(context, product);
+    LaunchExperts<T, 1, 2, 2, false, Epilogue::kPlain>(context, product);
   } else if (product.tile > 8) {
-    LaunchExperts<T, 2, 2, 2, true, Results::kPlain>(context, product);
+    LaunchExperts<T, 2, 2, 2, true, Epilogue::kPlain>(context, product);
   } else {
-    LaunchExperts<T, 2, 1, 2, true, Results::kPlain>(context, product);
+    LaunchExperts<T, 2, 1, 2, true, Epilogue::kPlain>(context, product);
   }
 }
 
@@ -199,9 +200,9 @@ void LaunchWideExpertsGated(const Context& context, const ExpertProduct& product
   TANDEM_CHECK(product.tile <= kMaxStreamingTokens && HasWholeUnits(product.args),
                "the streaming kernel does not take this");
   if (product.tile > 8) {
-    LaunchExperts<T, 2, 2, 2, true, Results::kGated>(context, product);
+    LaunchExperts<T, 2, 2, 2, true, Epilogue::kGated>(context, product);
   } else {
-    LaunchExperts<T, 2, 1, 2, true, Results::kGated>(context, product);
+    LaunchExperts<T, 2, 1, 2, true, Epilogue::kGated>(context, product);
   }
 }
 

@@ -1,5 +1,5 @@
-// What the kernels for few rows do with the results of a product beside storing them: an Output for
-// each of Results that needs more than LinearArgs. A thread has one output of some tokens. Before
+// What the kernels for few rows do with the results of a product beside storing them: a class for
+// each Epilogue that needs more than LinearArgs. A thread has one output of some tokens. Before
 // there are sums it loads what Store will need beside them: Ask loads what depends on nothing, and
 // Prepare, called once other loads are under way, what depends on that.
 #pragma once
@@ -11,7 +11,7 @@ namespace tandem::ops::cuda {
 
 struct NoJob {};
 
-// Results::kAdded: a result is added to the residual, and what the product that takes the sum's
+// Epilogue::kAdded: a result is added to the residual, and what the product that takes the sum's
 // norm next wants of it is stored.
 struct AddJob {
   void* residual = nullptr;           // [tokens, args.rows] of T
@@ -24,7 +24,7 @@ struct AddJob {
 
 // kLanes (16 or 32): so many neighbouring threads of a warp have neighbouring outputs of one token.
 template <typename T, int kLanes>
-class AddedOutput {
+class AddedEpilogue {
  public:
   struct Early {
     T residual;
@@ -32,7 +32,7 @@ class AddedOutput {
   };
   using Asked = Early;
 
-  __device__ AddedOutput(const AddJob& job, const LinearArgs& args, int output)
+  __device__ AddedEpilogue(const AddJob& job, const LinearArgs& args, int output)
       : job_(job), width_(args.rows), column_(output) {}
 
   __device__ Asked Ask(int token) const {
@@ -73,10 +73,10 @@ class AddedOutput {
   int column_;
 };
 
-// Results::kTurned: queries, keys and values are turned and stored as by QkvRopeStore, with the
+// Epilogue::kTurned: queries, keys and values are turned and stored as by QkvRopeStore, with the
 // same bits.
 template <typename T>
-class TurnedOutput {
+class TurnedEpilogue {
  public:
   struct Asked {
     int seq = -1;  // of padding, which is not stored
@@ -90,7 +90,7 @@ class TurnedOutput {
     int position = 0;
   };
 
-  __device__ TurnedOutput(const RopeJob& job, const LinearArgs& args, int output)
+  __device__ TurnedEpilogue(const RopeJob& job, const LinearArgs& args, int output)
       : job_(job), head_(output / args.half_head), pair_(output % args.half_head) {}
 
   __device__ Asked Ask(int token) const {
@@ -147,22 +147,22 @@ class TurnedOutput {
 };
 
 // Of the others.
-struct NoOutput {
+struct NoEpilogue {
   struct Early {};
   struct Asked {};
 };
 
-template <Results kResults>
-using ResultsJob =
-    std::conditional_t<kResults == Results::kTurned, RopeJob,
-                       std::conditional_t<kResults == Results::kAdded, AddJob, NoJob>>;
+template <Epilogue kEpilogue>
+using EpilogueJob =
+    std::conditional_t<kEpilogue == Epilogue::kTurned, RopeJob,
+                       std::conditional_t<kEpilogue == Epilogue::kAdded, AddJob, NoJob>>;
 // kOutputs: of a block, whose threads have them one after another, token after token.
-template <typename T, Results kResults, int kOutputs>
-using ResultsOutput = std::conditional_t<
-    kResults == Results::kTurned, TurnedOutput<T>,
-    std::conditional_t<kResults == Results::kAdded, AddedOutput<T, (kOutputs % 32 == 0 ? 32 : 16)>,
-                       NoOutput>>;
-template <Results kResults>
-constexpr bool kHasOutput = kResults == Results::kTurned || kResults == Results::kAdded;
+template <typename T, Epilogue kEpilogue, int kOutputs>
+using EpilogueOf = std::conditional_t<
+    kEpilogue == Epilogue::kTurned, TurnedEpilogue<T>,
+    std::conditional_t<kEpilogue == Epilogue::kAdded,
+                       AddedEpilogue<T, (kOutputs % 32 == 0 ? 32 : 16)>, NoEpilogue>>;
+template <Epilogue kEpilogue>
+constexpr bool kHasEpilogue = kEpilogue == Epilogue::kTurned || kEpilogue == Epilogue::kAdded;
 
 }  // namespace tandem::ops::cuda
