@@ -11,8 +11,8 @@
 #include "ops/cuda/device/context.cuh"
 #include "ops/cuda/device/memset_nodes.cuh"
 #include "ops/cuda/device/random_words.cuh"
-#include "ops/cuda/measure.cuh"
-#include "ops/cuda/pack.cuh"
+#include "ops/cuda/linear/measure.cuh"
+#include "ops/cuda/linear/pack.cuh"
 #include "ops/cuda/round.cuh"
 
 namespace tandem::ops {

@@ -8,7 +8,7 @@
 
 #include "ops/cuda/device/context.cuh"
 #include "ops/cuda/experts.cuh"
-#include "ops/cuda/linear.cuh"
+#include "ops/cuda/linear/linear.cuh"
 #include "ops/cuda/paged_attention.cuh"
 #include "ops/cuda/sample/sample.cuh"
 #include "ops/ops.h"

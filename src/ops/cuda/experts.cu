@@ -8,7 +8,7 @@
 #include "base/status.h"
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/device/dependent_launch.cuh"
-#include "ops/cuda/linear_args.cuh"
+#include "ops/cuda/linear/linear_args.cuh"
 #include "ops/cuda/row_ops.cuh"
 
 namespace tandem::ops::cuda {

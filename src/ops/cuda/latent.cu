@@ -3,7 +3,7 @@
 // that row alone.
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/device/elements.cuh"
-#include "ops/cuda/pack.cuh"
+#include "ops/cuda/linear/pack.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

@@ -7,7 +7,7 @@
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/device/dependent_launch.cuh"
 #include "ops/cuda/device/elements.cuh"
-#include "ops/cuda/rope_job.cuh"
+#include "ops/cuda/linear/rope_job.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -186,8 +186,7 @@ bool IsOfEachHead(const HeadNorms::Columns& columns, int64_t head_dim) {
 }
 HeadNormJob JobOf(const Norm& norm) { return {norm.weight.data, norm.epsilon, norm.weight_offset}; }
 
-}  // namespace
-
+// Checks that the shapes belong together.
 RopeJob RopeJobOf(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                   const KvGroup& kv, int32_t layer) {
   const bool fp8 = kv.data.dtype == DType::kF8E4M3;
@@ -226,6 +225,8 @@ RopeJob RopeJobOf(const Tensor& qkv, const RopeTable& rope, const BatchView& bat
   job.value_scales = kv.value_scales_of(layer);
   return job;
 }
+
+}  // namespace
 
 void CudaOps::QkvRopeStore(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
                            const KvGroup& kv, int32_t layer) {

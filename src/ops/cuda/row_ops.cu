@@ -6,6 +6,7 @@
 #include "ops/cuda/device/block_reduce.cuh"
 #include "ops/cuda/device/dependent_launch.cuh"
 #include "ops/cuda/device/elements.cuh"
+#include "ops/cuda/linear/add_rms_norm.cuh"
 #include "ops/cuda/row_ops.cuh"
 
 namespace tandem::ops::cuda {
@@ -237,8 +238,6 @@ unsigned BlocksFor(const Context& context, int64_t count) {
 }
 unsigned BlocksOfWarps(int64_t warps) { return static_cast<unsigned>(CeilDiv(warps, kWarps)); }
 
-}  // namespace
-
 void AddNormRows(const Context& context, const NormedRows& x) {
   const int64_t rows = x.residual.dim(0);
   if (rows == 0) return;
@@ -254,6 +253,14 @@ void AddNormRows(const Context& context, const NormedRows& x) {
         ? launch.template operator()<8>()
         : launch.template operator()<1>();
   });
+}
+
+}  // namespace
+
+void CudaOps::AddNorm(const NormedRows& x) {
+  TANDEM_CHECK(x.residual.dtype == x.rows.dtype && x.norm.weight.dtype == x.rows.dtype,
+               "the types differ");
+  IsPlainNorm(x) ? AddRmsNorm(context_, x) : AddNormRows(context_, x);
 }
 
 void ActivateRows(const Context& context, Activation activation, float limit, const Tensor& in,

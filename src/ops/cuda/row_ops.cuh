@@ -1,5 +1,5 @@
-// Forms of AddNorm and Activate that the kernels of a Llama's layers do not compute. The ops
-// choose; enqueued on the context's stream.
+// Forms of Activate that the kernels of a Llama's layers do not compute. The ops choose; enqueued
+// on the context's stream.
 #pragma once
 
 #include "ops/cuda/device/context.cuh"
@@ -7,7 +7,6 @@
 
 namespace tandem::ops::cuda {
 
-void AddNormRows(const Context& context, const NormedRows& x);
 // limit: of kClampedSwiglu.
 void ActivateRows(const Context& context, Activation activation, float limit, const Tensor& in,
                   const Tensor& out);

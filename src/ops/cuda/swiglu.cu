@@ -3,8 +3,8 @@
 #include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/device/dependent_launch.cuh"
 #include "ops/cuda/device/elements.cuh"
+#include "ops/cuda/linear/swiglu.cuh"
 #include "ops/cuda/row_ops.cuh"
-#include "ops/cuda/swiglu.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

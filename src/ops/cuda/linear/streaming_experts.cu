@@ -5,8 +5,8 @@
 // products of single weights do: linear_streaming.cu.)
 
 #include "ops/cuda/device/dependent_launch.cuh"
-#include "ops/cuda/linear_kernels.cuh"
-#include "ops/cuda/swiglu.cuh"
+#include "ops/cuda/linear/linear_kernels.cuh"
+#include "ops/cuda/linear/swiglu.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

@@ -12,7 +12,7 @@
 #include "ops/cuda/device/dependent_launch.cuh"
 #include "ops/cuda/device/elements.cuh"
 #include "ops/cuda/device/wgmma.cuh"
-#include "ops/cuda/linear_rounded.cuh"
+#include "ops/cuda/linear/linear_rounded.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

@@ -1,8 +1,8 @@
 // From a packed weight to the arguments and types of our own matrix kernels.
 #pragma once
 
-#include "ops/cuda/linear_kernels.cuh"
-#include "ops/cuda/pack.cuh"
+#include "ops/cuda/linear/linear_kernels.cuh"
+#include "ops/cuda/linear/pack.cuh"
 #include "ops/ops.h"
 
 namespace tandem::ops::cuda {

@@ -6,8 +6,8 @@
 #include <cstddef>
 
 #include "ops/cuda/device/async_copy.cuh"
-#include "ops/cuda/linear_fragments.cuh"
-#include "ops/cuda/streaming_blocks.h"
+#include "ops/cuda/linear/linear_fragments.cuh"
+#include "ops/cuda/linear/streaming_blocks.h"
 
 namespace tandem::ops::cuda {
 

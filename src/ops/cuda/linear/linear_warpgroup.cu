@@ -13,7 +13,7 @@
 #include "ops/cuda/device/async_copy.cuh"
 #include "ops/cuda/device/dependent_launch.cuh"
 #include "ops/cuda/device/wgmma.cuh"
-#include "ops/cuda/linear_kernels.cuh"
+#include "ops/cuda/linear/linear_kernels.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

@@ -2,7 +2,7 @@
 // several stages ahead of the tensor cores. Used on GPUs without warpgroups if the library is
 // missing, does not support the shape, or would not keep a row's bits.
 #include "ops/cuda/device/async_copy.cuh"
-#include "ops/cuda/linear_kernels.cuh"
+#include "ops/cuda/linear/linear_kernels.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

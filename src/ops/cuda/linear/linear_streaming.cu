@@ -10,11 +10,11 @@
 #include <algorithm>
 
 #include "ops/cuda/device/dependent_launch.cuh"
-#include "ops/cuda/linear_kernels.cuh"
-#include "ops/cuda/product_epilogue.cuh"
-#include "ops/cuda/step_ring.cuh"
-#include "ops/cuda/streaming_blocks.h"
-#include "ops/cuda/swiglu.cuh"
+#include "ops/cuda/linear/linear_kernels.cuh"
+#include "ops/cuda/linear/product_epilogue.cuh"
+#include "ops/cuda/linear/step_ring.cuh"
+#include "ops/cuda/linear/streaming_blocks.h"
+#include "ops/cuda/linear/swiglu.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

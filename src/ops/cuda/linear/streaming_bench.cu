@@ -19,8 +19,8 @@
 #include <string_view>
 #include <vector>
 
-#include "ops/cuda/linear_kernels.cuh"
-#include "ops/cuda/product_epilogue.cuh"
+#include "ops/cuda/linear/linear_kernels.cuh"
+#include "ops/cuda/linear/product_epilogue.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

@@ -1,5 +1,5 @@
 // The blocks of products with few tokens, for the layers of Llama on a GPU of 132 SMs.
-#include "ops/cuda/streaming_blocks.h"
+#include "ops/cuda/linear/streaming_blocks.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "ops/cuda/device/elements.cuh"
-#include "ops/cuda/quantize.cuh"
+#include "ops/cuda/linear/quantize.cuh"
 
 namespace tandem::ops::cuda {
 

@@ -1,4 +1,4 @@
-#include "ops/cuda/choose_fastest.h"
+#include "ops/cuda/linear/choose_fastest.h"
 
 #include <gtest/gtest.h>
 

@@ -4,7 +4,7 @@
 #pragma once
 
 #include "ops/cuda/device/context.cuh"
-#include "ops/cuda/int4_layout.h"
+#include "ops/cuda/linear/int4_layout.h"
 #include "tensor/tensor.h"
 
 namespace tandem::ops::cuda {

@@ -8,7 +8,7 @@
 
 #include "ops/backend.h"
 #include "ops/cuda/device/context.cuh"
-#include "ops/cuda/int4_layout.h"
+#include "ops/cuda/linear/int4_layout.h"
 
 namespace tandem::ops::cuda {
 

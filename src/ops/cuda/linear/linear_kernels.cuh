@@ -2,8 +2,8 @@
 // bit for bit. T: type of the activations (Bf16, Fp16); W: of the weights (T, Fp8, Int8 or Int4).
 #pragma once
 
-#include "ops/cuda/linear_fragments.cuh"
-#include "ops/cuda/product_epilogue.cuh"
+#include "ops/cuda/linear/linear_fragments.cuh"
+#include "ops/cuda/linear/product_epilogue.cuh"
 
 namespace tandem::ops::cuda {
 

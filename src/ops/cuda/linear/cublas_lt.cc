@@ -1,4 +1,4 @@
-#include "ops/cuda/cublas_lt.h"
+#include "ops/cuda/linear/cublas_lt.h"
 
 #include <cublasLt.h>
 #include <dlfcn.h>
@@ -17,9 +17,9 @@
 #include "base/check.h"
 #include "base/log.h"
 #include "base/status.h"
-#include "ops/cuda/choose_fastest.h"
 #include "ops/cuda/device/stopwatch.cuh"
-#include "ops/cuda/measure.cuh"
+#include "ops/cuda/linear/choose_fastest.h"
+#include "ops/cuda/linear/measure.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

@@ -7,9 +7,9 @@
 #include <memory>
 #include <optional>
 
-#include "ops/cuda/cublas_lt.h"
 #include "ops/cuda/device/context.cuh"
-#include "ops/cuda/linear_rounded.cuh"
+#include "ops/cuda/linear/cublas_lt.h"
+#include "ops/cuda/linear/linear_rounded.cuh"
 #include "ops/ops.h"
 
 namespace tandem::ops::cuda {

@@ -1,10 +1,10 @@
 #include <algorithm>
 
-#include "ops/cuda/add_rms_norm.cuh"
-#include "ops/cuda/linear.cuh"
-#include "ops/cuda/linear_args.cuh"
-#include "ops/cuda/linear_kernels.cuh"
-#include "ops/cuda/quantize.cuh"
+#include "ops/cuda/linear/add_rms_norm.cuh"
+#include "ops/cuda/linear/linear.cuh"
+#include "ops/cuda/linear/linear_args.cuh"
+#include "ops/cuda/linear/linear_kernels.cuh"
+#include "ops/cuda/linear/quantize.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

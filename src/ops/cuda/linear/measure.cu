@@ -3,11 +3,11 @@
 #include <limits>
 #include <memory>
 
-#include "ops/cuda/cublas_lt.h"
 #include "ops/cuda/device/random_words.cuh"
 #include "ops/cuda/device/stopwatch.cuh"
-#include "ops/cuda/linear_kernels.cuh"
-#include "ops/cuda/measure.cuh"
+#include "ops/cuda/linear/cublas_lt.h"
+#include "ops/cuda/linear/linear_kernels.cuh"
+#include "ops/cuda/linear/measure.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

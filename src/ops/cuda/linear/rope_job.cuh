@@ -52,10 +52,6 @@ struct RopeJob {
   }
 };
 
-// Checks that the shapes belong together.
-RopeJob RopeJobOf(const Tensor& qkv, const RopeTable& rope, const BatchView& batch,
-                  const KvGroup& kv, int32_t layer);
-
 // What an element is multiplied with to be stored; only pools in fp8 have scales.
 template <typename Stored>
 __device__ inline float StoreFactor(const float* scales, int kv_head) {

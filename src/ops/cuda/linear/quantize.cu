@@ -2,10 +2,10 @@
 
 #include "ops/cuda/device/block_reduce.cuh"
 #include "ops/cuda/device/dependent_launch.cuh"
-#include "ops/cuda/linear_fragments.cuh"
-#include "ops/cuda/quantize.cuh"
-#include "ops/cuda/rounded_rows.cuh"
-#include "ops/cuda/swiglu.cuh"
+#include "ops/cuda/linear/linear_fragments.cuh"
+#include "ops/cuda/linear/quantize.cuh"
+#include "ops/cuda/linear/rounded_rows.cuh"
+#include "ops/cuda/linear/swiglu.cuh"
 
 namespace tandem::ops::cuda {
 namespace {

@@ -1,13 +1,11 @@
-// AddNorm as one kernel, which may round its result to fp8 or int8: one block per row; the row
-// is read once if it fits the block's registers.
+// One kernel, which may round its result to fp8 or int8: one block per row; the row is read once if
+// it fits the block's registers.
 #include <algorithm>
 
-#include "ops/cuda/add_rms_norm.cuh"
-#include "ops/cuda/cuda_ops.cuh"
 #include "ops/cuda/device/block_reduce.cuh"
 #include "ops/cuda/device/dependent_launch.cuh"
-#include "ops/cuda/rounded_rows.cuh"
-#include "ops/cuda/row_ops.cuh"
+#include "ops/cuda/linear/add_rms_norm.cuh"
+#include "ops/cuda/linear/rounded_rows.cuh"
 
 namespace tandem::ops::cuda {
 namespace {
@@ -107,20 +105,17 @@ bool IsPlainNorm(const NormedRows& x) {
          x.residual_scale == 1.0f;
 }
 
-void CudaOps::AddNorm(const NormedRows& x) {
-  const Tensor &residual = x.residual, &weight = x.norm.weight, &out = x.rows;
-  TANDEM_CHECK(residual.dtype == out.dtype && weight.dtype == out.dtype, "the types differ");
-  if (residual.dim(0) == 0) return;
-  if (!IsPlainNorm(x)) return AddNormRows(context_, x);
-  WithActivation(out.dtype, [&](auto element) {
+void AddRmsNorm(const Context& context, const NormedRows& x) {
+  TANDEM_CHECK(IsPlainNorm(x), "an RMS norm with a weight alone");
+  if (x.residual.dim(0) == 0) return;
+  WithActivation(x.rows.dtype, [&](auto element) {
     using T = decltype(element);
-    const PlainResult<T> result = {static_cast<T*>(out.data)};
+    const PlainResult<T> result = {static_cast<T*>(x.rows.data)};
+    const auto launch = [&]<int kCount>() {
+      LaunchNorm<T, kCount>(context, x.residual, x.delta, x.norm.weight, x.norm.epsilon, result);
+    };
     // An odd width leaves rows misaligned.
-    if (residual.dim(1) % 8 == 0) {
-      LaunchNorm<T, 8>(context_, residual, x.delta, weight, x.norm.epsilon, result);
-    } else {
-      LaunchNorm<T, 1>(context_, residual, x.delta, weight, x.norm.epsilon, result);
-    }
+    x.residual.dim(1) % 8 == 0 ? launch.template operator()<8>() : launch.template operator()<1>();
   });
 }
 

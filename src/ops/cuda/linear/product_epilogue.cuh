@@ -4,8 +4,8 @@
 // Prepare, called once other loads are under way, what depends on that.
 #pragma once
 
-#include "ops/cuda/linear_fragments.cuh"
-#include "ops/cuda/rope_job.cuh"
+#include "ops/cuda/linear/linear_fragments.cuh"
+#include "ops/cuda/linear/rope_job.cuh"
 
 namespace tandem::ops::cuda {
 

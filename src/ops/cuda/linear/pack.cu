@@ -3,8 +3,8 @@
 #include <utility>
 #include <vector>
 
-#include "ops/cuda/pack.cuh"
-#include "ops/cuda/quantize.cuh"
+#include "ops/cuda/linear/pack.cuh"
+#include "ops/cuda/linear/quantize.cuh"
 #include "tensor/convert.h"
 
 namespace tandem::ops::cuda {
