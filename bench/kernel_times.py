@@ -23,29 +23,35 @@ import tempfile
 SOURCE = pathlib.Path(__file__).resolve().with_name("kernel_times.cc")
 
 
+def toolkits():
+    """Folders that may hold the CUDA toolkit."""
+    folders = [pathlib.Path(path) for path in (os.environ.get("CUDA_HOME"), "/usr/local/cuda") if path]
+    try:
+        spec = importlib.util.find_spec("nvidia.cu13")
+    except ModuleNotFoundError:
+        spec = None
+    return folders + [pathlib.Path(path) for path in (spec.submodule_search_locations if spec else [])]
+
+
 def find_cupti(folder):
-    """(include folders, library folder) of CUPTI."""
+    """(include folders, library) of CUPTI."""
     candidates = [pathlib.Path(folder)] if folder else []
-    for root in (os.environ.get("CUDA_HOME"), "/usr/local/cuda"):
-        if root:
-            candidates += [pathlib.Path(root) / "extras" / "CUPTI", pathlib.Path(root)]
-    spec = importlib.util.find_spec("nvidia.cu13") if importlib.util.find_spec("nvidia") else None
-    if spec is not None:
-        candidates += [pathlib.Path(path) for path in spec.submodule_search_locations]
+    for toolkit in toolkits():
+        candidates += [toolkit / "extras" / "CUPTI", toolkit]
     for candidate in candidates:
-        for library in ("lib64", "lib"):
-            if (candidate / "include" / "cupti.h").exists() and list((candidate / library).glob("libcupti.so*")):
-                return [candidate / "include", candidate.parents[1] / "include"], candidate / library
+        libraries = sorted(path for name in ("lib64", "lib") for path in (candidate / name).glob("libcupti.so*"))
+        if libraries and (candidate / "include" / "cupti.h").exists():
+            return [candidate / "include", *(toolkit / "include" for toolkit in toolkits())], libraries[0]
     sys.exit("no CUPTI found (cupti.h and libcupti.so); name its folder with --cupti")
 
 
 def build(folder, cupti):
-    includes, libraries = cupti
+    includes, library = cupti
     target = pathlib.Path(folder) / "libkernel_times.so"
-    library = sorted(libraries.glob("libcupti.so*"))[0]
-    subprocess.run(
-        [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-fPIC", "-shared", *(f"-I{path}" for path in includes), str(SOURCE),
-         str(library), "-o", str(target)], check=True)
+    command = [os.environ.get("CXX", "c++"), "-std=c++20", "-O1", "-fPIC", "-shared", *(f"-I{path}" for path in includes), str(SOURCE),
+               str(library), "-o", str(target)]
+    if subprocess.run(command).returncode != 0:
+        sys.exit(f"{SOURCE.name} does not compile; the toolkit's include folder, which has cuda.h, is found by CUDA_HOME")
     return target
 
 
@@ -56,7 +62,7 @@ def run(command, keep, cupti, save):
         path = pathlib.Path(folder) / "kernels.txt"
         environment = dict(os.environ, CUDA_INJECTION64_PATH=str(build(folder, found)), KERNEL_TIMES_FILE=str(path),
                            KERNEL_TIMES_KEEP=str(keep))
-        paths = [str(found[1]), environment.get("LD_LIBRARY_PATH", "")]
+        paths = [str(found[1].parent), environment.get("LD_LIBRARY_PATH", "")]
         environment["LD_LIBRARY_PATH"] = ":".join(path for path in paths if path)
         done = subprocess.run(command, env=environment)
         text = path.read_text() if path.exists() else ""
@@ -117,6 +123,8 @@ def main():
         lines = pathlib.Path(options.read).read_text().splitlines()
     else:
         lines = run(command, options.keep, options.cupti, options.save)
+    if not lines:
+        sys.exit("no kernel has run")
     rows = summarize(lines)
     total = sum(row[5] for row in rows) or 1.0
     print(f"{'runs':>7} {'us':>9} {'us after':>9} {'ms':>9} {'share':>6}  kernel and grid")
