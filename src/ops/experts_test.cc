@@ -177,6 +177,9 @@ class ExpertsTest : public OpTest {
         {dtype(), Scheme{.element = Scheme::Element::kInt4, .block_rows = 1, .block_columns = 32}}};
   }
   ExpertWeights Make(const WeightFormat& kept, bool scales_inputs = false) {
+    return Make(kept, kept, scales_inputs);
+  }
+  ExpertWeights Make(const WeightFormat& of_in, const WeightFormat& of_down, bool scales_inputs) {
     ExpertWeights weights;
     weights.scales_inputs = scales_inputs;
     for (uint32_t e = 0; e < kExperts; ++e) {
@@ -185,8 +188,8 @@ class ExpertsTest : public OpTest {
       const OwnedTensor bias = Random({sizes.neurons}, dtype(), 10 * e + 2);
       const OwnedTensor down = Random({sizes.hidden, sizes.neurons}, dtype(), 10 * e + 3, 0.1f);
       weights.in.push_back(
-          backend().PackLinear({{{gate.tensor}, {up.tensor, bias.tensor}}}, kept).value());
-      weights.down.push_back(backend().PackLinear({{{down.tensor, {}}}}, kept).value());
+          backend().PackLinear({{{gate.tensor}, {up.tensor, bias.tensor}}}, of_in).value());
+      weights.down.push_back(backend().PackLinear({{{down.tensor, {}}}}, of_down).value());
     }
     weights.table = backend().MakeExpertTable(weights).value();
     return weights;
@@ -295,6 +298,16 @@ TEST_P(ExpertsTest, SumsTheOutputsOfTheChosenExperts) {
                      std::to_string(sizes.hidden));
         ExpectSum(Make(kept, scales_inputs));
       }
+    }
+  }
+}
+
+TEST_P(ExpertsTest, BothProductsMayHaveWeightsOfTheirOwnType) {
+  sizes = kAllSizes[1];
+  for (const WeightFormat& of_in : Formats()) {
+    for (const WeightFormat& of_down : Formats()) {
+      SCOPED_TRACE(DescribeFormat(of_in) + ", then " + DescribeFormat(of_down));
+      ExpectSum(Make(of_in, of_down, false));
     }
   }
 }

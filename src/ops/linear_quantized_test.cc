@@ -248,7 +248,7 @@ TEST_P(LinearQuantizedTest, RowDoesNotDependOnTheOthersWithManyOutputs) {
   for (const Scheme& scheme :
        {Scheme{.element = Element::kInt4, .block_rows = 1, .block_columns = 64},
         Scheme{.element = Element::kInt8, .block_rows = 1}}) {
-    for (const int64_t outputs : {2048, 4096, 4288, 8512, 17024}) {
+    for (const int64_t outputs : {2048, 4096, 4288, 8512, 9700, 17024}) {
       SCOPED_TRACE(DescribeScheme(scheme) + ", " + std::to_string(outputs) + " outputs");
       const OwnedPart owned = RandomPart(scheme, outputs, cols, 37);
       const LinearWeight weight = backend().PackLinear({{owned.part}}, {dtype(), scheme}).value();

@@ -145,7 +145,8 @@ struct NormedRows {
   // kSquaresUnit, int64. With squares and no delta, LinearAdd has added to the residual, these are
   // the sums of its squares, and the rows are the residual times the norm's weight. Else unused.
   Tensor squares = {};
-  // LinearAdd has stored the rows in a form of the backend's own, for its products.
+  // LinearAdd has stored the rows in a form of the backend's own, for its products. Says nothing
+  // unless HasSum; AddNorm stores rows of the usual form, which are then to be used alone.
   bool rows_are_factors = false;
 
   // Whether LinearAdd has added to the residual.

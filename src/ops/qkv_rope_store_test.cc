@@ -128,7 +128,16 @@ TEST_P(QkvRopeStoreTest, AProductIsTurnedAndStoredAsApart) {
             backend().PackLinear({{{stored.tensor, bias.tensor}}}, format).value();
         const OwnedTensor norm_weight = Random({sizes.hidden}, dtype(), 3);
         const OwnedTensor plain = Random({sizes.hidden, sizes.hidden}, dtype(), 9, 0.1f);
-        const LinearWeight square = backend().PackLinear({{{plain.tensor}}}, {dtype()}).value();
+        // In the format of what takes the sum; and in others, for which a GPU may leave it in
+        // another form.
+        std::vector<WeightFormat> formats_of_squares = {format};
+        if (backend().device().kind == Device::Kind::kCuda) {
+          formats_of_squares.insert(formats_of_squares.end(), formats.begin(), formats.begin() + 2);
+        }
+        std::vector<LinearWeight> squares_of;
+        for (const WeightFormat& of_square : formats_of_squares) {
+          squares_of.push_back(backend().PackLinear({{{plain.tensor}}}, of_square).value());
+        }
         const OwnedTensor input = Random({kMaxAddedRows, sizes.hidden}, dtype(), 10);
         const OwnedTensor squares = Poisoned({kMaxAddedRows}, DType::kI64);
         const bool turns_with_product =
@@ -182,24 +191,26 @@ TEST_P(QkvRopeStoreTest, AProductIsTurnedAndStoredAsApart) {
           EXPECT_FALSE(apart == normed_apart);
           // Of rows to which a product has been added, whose norm is left to the next.
           if (rows > kMaxAddedRows) continue;
-          const auto after_sum = [&](const auto& store) {
-            return bytes_of([&](const NormedRows& x, const Tensor& qkv) {
-              NormedRows sum = x;
-              sum.squares = squares.tensor;
-              ops().ClearSquares(sum.squares);
-              ops().LinearAdd(input.tensor.Rows(rows), square, sum);
-              store(sum, qkv);
+          for (const LinearWeight& square : squares_of) {
+            const auto after_sum = [&](const auto& store) {
+              return bytes_of([&](const NormedRows& x, const Tensor& qkv) {
+                NormedRows sum = x;
+                sum.squares = squares.tensor;
+                ops().ClearSquares(sum.squares);
+                ops().LinearAdd(input.tensor.Rows(rows), square, sum);
+                store(sum, qkv);
+              });
+            };
+            const auto summed_apart = after_sum([&](const NormedRows& x, const Tensor& qkv) {
+              ops().NormLinear(x, weight, qkv);
+              ops().QkvRopeStore(qkv, rope, view, kv_, kLayer);
             });
-          };
-          const auto summed_apart = after_sum([&](const NormedRows& x, const Tensor& qkv) {
-            ops().NormLinear(x, weight, qkv);
-            ops().QkvRopeStore(qkv, rope, view, kv_, kLayer);
-          });
-          const auto summed_at_once = after_sum([&](const NormedRows& x, const Tensor& qkv) {
-            ops().NormLinearRopeStore(x, weight, qkv, rope, view, kv_, kLayer);
-          });
-          // Heads that the product does not turn are normed before it, which rounds otherwise.
-          EXPECT_TRUE(!turns_with_product || summed_at_once == summed_apart);
+            const auto summed_at_once = after_sum([&](const NormedRows& x, const Tensor& qkv) {
+              ops().NormLinearRopeStore(x, weight, qkv, rope, view, kv_, kLayer);
+            });
+            // Heads that the product does not turn are normed before it, which rounds otherwise.
+            EXPECT_TRUE(!turns_with_product || summed_at_once == summed_apart);
+          }
         }
       }
     }

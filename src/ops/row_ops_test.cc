@@ -487,7 +487,7 @@ TEST_P(RowOpsTest, AProductIsAddedToTheStreamAndItsNormTakenByTheNext) {
       {dtype(), {.element = QuantScheme::Element::kInt4, .block_rows = 1, .block_columns = 64}});
   constexpr int64_t kCols = 192, kNeurons = 128;
   for (const WeightFormat& format : formats) {
-    for (const int64_t hidden : {64, 2048, 4224, 10240, 17024}) {
+    for (const int64_t hidden : {64, 2048, 4224, 10304, 17024}) {
       const OwnedTensor norm_weight = Random({hidden}, dtype(), 20);
       const Norm norm = {.epsilon = 1e-5f, .weight = norm_weight.tensor};
       const auto pack_as = [&](const WeightFormat& as, int64_t rows, int64_t cols, uint32_t seed) {
@@ -597,7 +597,7 @@ TEST_P(RowOpsTest, AProductIsAddedToTheStreamAndItsNormTakenByTheNext) {
         ops().AddNorm({apart.tensor, mlp.tensor, norm, normed.tensor});
         EXPECT_EQ(Bytes(stream.tensor), Bytes(apart.tensor));
 
-        // Products of other types take the sum, too, each the sum of its own product.
+        // Products of weights of another type than `weight` take the sum, too.
         if (hidden != 2048 || rows != 5) continue;
         for (const WeightFormat& other : formats) {
           SCOPED_TRACE(::testing::Message() << "then " << DescribeFormat(other));

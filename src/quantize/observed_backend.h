@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "ops/forwarding_backend.h"
 
 namespace tandem {
@@ -69,6 +70,8 @@ class ObservedOps final : public ops::ForwardingOps {
     const int64_t rows = x.dim(0);
     for (int64_t first = 0; first < rows; first += kExpertRows) {
       const int64_t count = std::min(kExpertRows, rows - first);
+      // A backend may leave what quantized weights take next in a form of its own.
+      TANDEM_CHECK(weights.down.front().scheme.is_plain(), "experts in 16 or 32 bits");
       const int64_t slots = count * choice.per_token();
       const ops::ExpertChoice chosen = {choice.experts.RowRange(first, count),
                                         choice.weights.RowRange(first, count)};

@@ -123,7 +123,7 @@ class Decoder {
   int32_t max_rows_ = 0;
   int32_t max_logits_rows_ = 0;
   int32_t first_row_ = 0;  // of the slice that runs; 0 where none does
-  // Within a pass: the next layer's input, where the last one's MLP has added to the stream
+  // Within a pass: the next layer's input, where the MLP before it has added to the stream
   // (NormedRows::HasSum).
   std::optional<ops::NormedRows> added_;
   bool owes_sum_ = false;  // within a pass: `delta` still lacks its sum over the ranks

@@ -195,8 +195,16 @@ class AddingOps final : public ops::ForwardingOps {
   void NormMlpAdd(const ops::NormedRows& x, const ops::LinearWeight& in_weight,
                   ops::Activation activation, const ops::LinearWeight& down_weight,
                   const Tensor& inner, const Tensor& activated, ops::NormedRows& sum) override {
+    EXPECT_EQ(x.HasSum(), x.rows_are_factors);
     inner_.NormMlp(x, in_weight, activation, down_weight, inner, activated, sum.delta);
     AddTo(sum);
+  }
+  void NormLinearRopeStore(const ops::NormedRows& x, const ops::LinearWeight& weight,
+                           const Tensor& qkv, const ops::RopeTable& rope,
+                           const ops::BatchView& batch, const ops::KvGroup& kv,
+                           int32_t layer) override {
+    EXPECT_EQ(x.HasSum(), x.rows_are_factors);
+    inner_.NormLinearRopeStore(x, weight, qkv, rope, batch, kv, layer);
   }
 
  private:
@@ -213,6 +221,7 @@ class AddingOps final : public ops::ForwardingOps {
       std::memset(unused.data, 0xff, static_cast<size_t>(unused.NumBytes()));
     }
     sum.delta = {};
+    sum.rows_are_factors = true;
   }
 
   int added_ = 0;

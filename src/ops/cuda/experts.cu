@@ -413,6 +413,7 @@ void CudaOps::PlannedExperts(const Tensor& x, const ExpertChoice& choice,
   if (fused) {
     first.args.rows /= 2;
     first.args.out = scratch.activated.data;
+    // The kernel of experts in 16 bits does not know factors.
     first.args.out_is_factors = !in.scheme.is_plain() && TakesFactors(x.dtype, down);
   }
   RunProduct(context_, x.dtype, in, first, fused);

@@ -50,7 +50,8 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
   // Chunks may turn out to be no longer than what decodes.
   const int64_t max_seqs = std::min(num_seqs + batch.chunks.num_seqs, batch.num_seqs);
   // Warps that divide a sequence's keys end sooner than warps that divide its rows, but read the
-  // keys again for each 16 rows: worth it where blocks of all rows run at a time.
+  // keys again for each 16 rows: worth it where the blocks of all sequences, heads and tiles run at
+  // a time.
   const int64_t by_warps_resident = ResidentBlocks<T, Stored, kHasRule>(params.head_dim, kWarpRows);
   const int64_t warp_tiles = CeilDiv(params.slot_rows, kWarpRows);
   const bool by_warps = by_warps_resident > 0 &&

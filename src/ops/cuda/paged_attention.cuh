@@ -8,7 +8,7 @@
 //   rows of a range, times heads of a group     kernel
 //   up to 16 rows, at most 16 with the heads,   WarpAttentionKernel
 //     or few sequences
-//   up to 16 rows, more with the heads          ChunkAttentionKernel
+//   other ranges of up to 16 rows               ChunkAttentionKernel
 //   more, sm_90, not invariant: chunks told     GatherTilesKernel, then WarpgroupAttentionKernel
 //     apart, or from 128 rows on, if they fit
 //   other ranges of more than 16 rows           RowTileAttentionKernel

@@ -345,8 +345,8 @@ __device__ inline MergedRow<kHeadDim, kLanes> MergeParts(const float* parts, con
 template <int kHeadDim, typename Use>
 __device__ inline void MergeRows(const float* parts, const float2* states, int64_t next_part,
                                  int count, int rows, float scale, const Use& use) {
-  // Each turn waits for memory once. More rows at a time would need more registers than the loop
-  // over keys.
+  // A turn waits for memory once for kAtOnce parts. More rows or parts at a time would need more
+  // registers than the loop over keys.
   constexpr int kLanes = 16, kAtOnce = 4;
   const int own = static_cast<int>(threadIdx.x) / kLanes;
 #pragma unroll 1

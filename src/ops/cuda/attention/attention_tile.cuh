@@ -34,8 +34,8 @@ struct HeadKind {
 
 // ---- Shared memory ----
 
-// Which bits of the pieces' numbers are swapped in row `row`, so that the pieces of eight rows in
-// one column are always in different banks.
+// Which bits of a piece's number are flipped in row `row`, so that the pieces of eight rows in one
+// column are always in different banks.
 template <int kPieces>
 __device__ constexpr int PieceSwap(int row) {
   constexpr int kPower = kPieces % 8 == 0 ? 8 : kPieces % 4 == 0 ? 4 : kPieces % 2 == 0 ? 2 : 1;

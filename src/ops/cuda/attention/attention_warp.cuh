@@ -56,7 +56,7 @@ class WarpQueue {
   static __device__ uint32_t PlaceOf(int i, int lane) {
     constexpr int kRows = 32 / Kind::kRowPieces;  // that a warp copies at a time
     static_assert(Kind::kRowPieces <= 32);
-    // i has none of the lane's bits in either number, so its share is a constant.
+    // The row is i * kRows plus the lane's, which have no bit in common: their swaps add up by xor.
     return OtherPiece(
                PieceOffset<Kind::kRowPieces>(lane / Kind::kRowPieces, lane % Kind::kRowPieces),
                PieceSwap<Kind::kRowPieces>(i * kRows)) +
@@ -70,8 +70,8 @@ class WarpQueue {
   uint32_t head_ = 0, tail_ = 0;
 };
 
-// Attends the warp's 16 rows, from packed row first_row on, to the keys begin + 32 i * stride +
-// [0, 32) before `end`. All warps of a block call load_queries() once, when their first copies are
+// Attends the warp's 16 rows, from packed row first_row on, to the keys begin + i * stride + [0,
+// 32) before `end`. All warps of a block call load_queries() once, when their first copies are
 // under way.
 template <typename Kind, typename LoadQueriesOnce>
 __device__ inline void AttendWarp(const AttentionParams& params, const HeadView& head,

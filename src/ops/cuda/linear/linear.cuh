@@ -53,8 +53,9 @@ class LinearRunner {
   void Run(const Tensor& x, const LinearWeight& weight, const Tensor& out);
 
   // activated = silu(gate) * up of the product of x and gate_up, gate rows first, as the product
-  // with `down` takes it, which is returned; the bits are those of Run and SwiGlu. Returns none and
-  // enqueues nothing for many rows of x and for odd shapes.
+  // with `down` takes it, which is returned; that product's bits are those after Run and SwiGlu.
+  // Returns none and enqueues nothing for many rows of x, odd shapes and factors that gate_up does
+  // not take.
   std::optional<FewRows> RunGated(const FewRows& x, const LinearWeight& gate_up,
                                   const LinearWeight& down, const Tensor& activated);
   static bool TakesGated(const FewRows& x, const LinearWeight& gate_up);
@@ -66,7 +67,8 @@ class LinearRunner {
 
   // The product of x and `weight`, turned and stored as `job` says; the bits are those of Run and
   // QkvRopeStore, but what is left of keys and values in job.qkv is not said. Returns false and
-  // enqueues nothing for many rows of x, odd shapes and heads of which not all turns, or in halves.
+  // enqueues nothing for many rows of x, odd shapes, factors that the weight does not take, and
+  // heads of which not all turns, or in halves.
   bool RunTurned(const FewRows& x, const LinearWeight& weight, const Tensor& qkv,
                  const RopeJob& job);
 

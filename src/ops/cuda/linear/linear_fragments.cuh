@@ -12,9 +12,9 @@
 // mantissa but the smaller range, so bf16 activations are first multiplied by 2^-4; the result of
 // a row undoes it. From 2^-13 (1.2e-4) to 2^20 (a million) the conversion is exact. Larger values
 // are clamped: 2^-4 leaves the inputs of `down`, the largest, 16 times the range of models that run
-// in fp16. Smaller ones change by at most 2^-21, which is what rounding 2^-13 to bf16 costs. That
-// is half of a product's instructions at 16 tokens, so a product of few tokens whose results only
-// such products take stores them converted, once instead of in every block (x_is_factors).
+// in fp16. Smaller ones change by at most 2^-21, which is what rounding 2^-13 to bf16 costs. The
+// conversion is half of a product's instructions at 16 tokens, so a product of few tokens stores
+// what such a product takes next converted, once instead of in every block (out_is_factors).
 //
 // Integers of 8 bits are widened to fp16 like fp8, exactly. Those of 4 bits are widened to the type
 // of the activations: a piece of 16 bytes holds 16 columns of both rows of a lane, packed so that
@@ -85,8 +85,9 @@ struct LinearArgs {
   int group_shift = 0;  // the group of unit u is u >> group_shift; or 2 u and 2 u + 1
   int half_head = 0;    // of Epilogue::kTurned: rows of half a head
   bool float_out = false;
-  // x holds Factor<T, W>, kActivationScale<T, W> times the activations, instead of T; and out those
-  // of weights of 8 bits. Only of the kernels for few tokens, and where Factor is not T.
+  // x holds Factor<T, W>, kActivationScale<T, W> times the activations, instead of T, from which it
+  // differs; and out what a product with weights of 8 bits takes so, whatever W is here. Only the
+  // kernels for few tokens know this.
   bool x_is_factors = false;
   bool out_is_factors = false;
   // x is as LinearAdd leaves it: NormedRows::squares, [tokens], and the norm's epsilon; null: x is
@@ -230,8 +231,8 @@ __device__ inline void UnpackWeights(const uint4& bytes, uint32_t (&words)[kLane
   }
 }
 
-// An activation that is rounded to T as a factor of weights of 8 bits, as ConvertActivations makes
-// it.
+// `rounded`, an activation in T's precision, as the factor that products with 8-bit weights
+// multiply. As ConvertActivations makes it.
 template <typename T>
 __device__ inline Fp16 FactorOf(float rounded) {
   uint32_t pair;
@@ -295,6 +296,9 @@ __device__ inline void MultiplyUnit(float (&sum)[4], const uint32_t (&low)[kLane
     AddScaled(sum, part, scale_of(at));
   }
 }
+
+// What only the kernels for few tokens know.
+inline bool HasFactors(const LinearArgs& args) { return args.x_is_factors || args.out_is_factors; }
 
 // Whether every token's row begins at a multiple of 16 bytes; else LoadUnaligned.
 __host__ __device__ inline bool HasWholePieces(const LinearArgs& args) {

@@ -67,15 +67,15 @@ class BlockResults {
     }
   }
   // take(i, token, result): of the thread's i-th token, or with both results of a pair, rounded.
-  // sums_of(segment): of its warp. factor_of(i): TokenFactor.
-  template <typename SumsOf, typename FactorOf, typename Take>
+  // sums_of(segment): of its warp. scale_of(i): TokenFactor.
+  template <typename SumsOf, typename ScaleOf, typename Take>
   __device__ void TakeAll(const LinearArgs& args, int thread, const SumsOf& sums_of,
-                          const FactorOf& factor_of, const Take& take) const {
+                          const ScaleOf& scale_of, const Take& take) const {
     ForTokens(args, thread, [&](int i, int token) {
       const int at = thread % kOutputs;
-      const float factor = factor_of(i);
+      const float scale = scale_of(i);
       const auto sum_at = [&](int place) {
-        return factor * AddSegments([&](int segment) { return sums_of(segment)[token][place]; });
+        return scale * AddSegments([&](int segment) { return sums_of(segment)[token][place]; });
       };
       if constexpr (kInPairs<kEpilogue>) {
         constexpr int kSpan = kIsInt4<W> ? 16 : 8;
@@ -119,6 +119,7 @@ template <typename T, typename W, int kRowTiles, int kTokenTiles, int kPerSm, bo
 struct OneProduct {
   static constexpr int kRingSteps =
       RingSteps<W, kRowTiles, kTokenTiles>(StreamingBlockBytes(kPerSm));
+  static_assert(kRingSteps >= 2, "a step is on its way while another is multiplied");
   using Ring = StepRing<W, kRowTiles, kTokenTiles, kRingSteps, kWhole, kEpilogue>;
   using Block = BlockResults<T, W, kRowTiles, kTokenTiles, kEpilogue>;
   static constexpr int kOutputs = Block::kOutputs;
@@ -207,6 +208,7 @@ struct PlannedProducts {
   static constexpr int kRingSteps =
       RingSteps<W, kRowTiles, kTokenTiles>(StreamingExpertBytes(16 * kRowTiles) -
                                            kSegments * kKeptSums * static_cast<int>(sizeof(Sums)));
+  static_assert(kRingSteps >= 2, "a step is on its way while another is multiplied");
   using Ring = StepRing<W, kRowTiles, kTokenTiles, kRingSteps, kWhole, kEpilogue>;
   static constexpr int kOutputs = kOutputsOf<kRowTiles, kEpilogue>;
   // Of a warp.

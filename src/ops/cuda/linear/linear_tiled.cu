@@ -301,6 +301,7 @@ void PrepareTiled() {
 
 template <typename T, typename W>
 void LaunchTiled(const Context& context, const LinearArgs& args) {
+  TANDEM_CHECK(!HasFactors(args), "tiles take and leave activations as they are");
   const dim3 blocks(static_cast<unsigned>(CeilDiv(args.rows, kRows)),
                     static_cast<unsigned>(CeilDiv(args.tokens, kTokens)));
   const bool aligned = HasWholePieces(args);
@@ -315,6 +316,7 @@ void LaunchTiled(const Context& context, const LinearArgs& args) {
 template <typename T, typename W>
 void LaunchTiledExperts(const Context& context, const ExpertProduct& product) {
   TANDEM_CHECK(product.tile <= kTiledTokens, "an item is one tile");
+  TANDEM_CHECK(!HasFactors(product.args), "tiles take and leave activations as they are");
   const dim3 blocks(static_cast<unsigned>(CeilDiv(product.args.rows, kRows)),
                     static_cast<unsigned>(product.most_items));
   if (HasWholePieces(product.args)) {

@@ -571,6 +571,7 @@ void PrepareWarpgroup() {
 template <typename T, typename W>
 void LaunchWarpgroup(const Context& context, const LinearArgs& args, void* arranged) {
   TANDEM_CHECK(args.tokens <= WarpgroupTokens(args.cols), "too many tokens for one launch");
+  TANDEM_CHECK(!HasFactors(args), "warpgroups take and leave activations as they are");
   WithTile<W>(args.tokens, [&]<int kTokens>() {
     Arrange<T, W>(context, args, kTokens, arranged);
     const auto tiles = CeilDiv(args.tokens, kTokens);

@@ -43,8 +43,8 @@ struct StreamingProduct {
 // long, and as the blocks of the kernel before end in any order, some always did (H200, `down` of
 // an 8B model in fp8: 18.8 us at 1 token and 23.5 at 16, instead of 14.8 and 16.2). Long products
 // in two turns of blocks gain 2 % likewise. Blocks of 80 rows are for layers that they divide into
-// nearly as many as SMs and those of 32 less well (on 132 SMs some 10,000 rows; qkv of a 70B model:
-// 16 %, of which blocks of 48 in two turns have 8 to 11). All others take blocks of 32; those of 64
+// nearly as many as there are SMs, where those of 32 leave more of them idle (on 132 SMs some
+// 10,000 rows; qkv of a 70B model: 11 to 16 % faster). All others take blocks of 32; those of 64
 // read the activations half as often, but keep fewer steps in flight (gate and up: up to 7 %
 // slower). Columns are not divided between blocks: that was no faster either.
 constexpr StreamingBlocks RowwiseStreamingBlocks(const StreamingProduct& product) {

@@ -185,7 +185,8 @@ void LaunchExperts(const Context& context, const ExpertProduct& product) {
 
 template <typename T>
 void LaunchWideExperts(const Context& context, const ExpertProduct& product) {
-  TANDEM_CHECK(product.tile <= kMaxStreamingTokens, "too many tokens for the streaming kernel");
+  TANDEM_CHECK(product.tile <= kMaxStreamingTokens && !HasFactors(product.args),
+               "the streaming kernel does not take this");
   if (!HasWholePieces(product.args)) {
     LaunchExperts<T, 1, 2, 2, false, Epilogue::kPlain>(context, product);
   } else if (product.tile > 8) {
@@ -197,7 +198,8 @@ void LaunchWideExperts(const Context& context, const ExpertProduct& product) {
 
 template <typename T>
 void LaunchWideExpertsGated(const Context& context, const ExpertProduct& product) {
-  TANDEM_CHECK(product.tile <= kMaxStreamingTokens && HasWholeUnits(product.args),
+  TANDEM_CHECK(product.tile <= kMaxStreamingTokens && HasWholeUnits(product.args) &&
+                   !HasFactors(product.args),
                "the streaming kernel does not take this");
   if (product.tile > 8) {
     LaunchExperts<T, 2, 2, 2, true, Epilogue::kGated>(context, product);
