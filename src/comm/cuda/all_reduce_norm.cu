@@ -1,16 +1,16 @@
 // One-shot all-reduce of few rows with the AddNorm that follows: a row is a cluster of blocks,
 // whose threads have the pieces that the threads of AddNorm's block have
-// (ops/cuda/linear/add_rms_norm.cu), so that the sum of the squares is added up in the same order and all
-// bits are those of both kernels.
+// (ops/cuda/linear/add_rms_norm.cu), so that the sum of the squares is added up in the same order
+// and all bits are those of both kernels.
 #include <cooperative_groups.h>
 
 #include <bit>
 
 #include "comm/cuda/collectives.cuh"
 #include "comm/cuda/exchange.cuh"
-#include "ops/cuda/linear/add_rms_norm.cuh"
 #include "ops/cuda/device/block_reduce.cuh"
 #include "ops/cuda/device/dependent_launch.cuh"
+#include "ops/cuda/linear/add_rms_norm.cuh"
 
 namespace tandem::cuda_ranks {
 namespace {
