@@ -60,7 +60,8 @@ void CudaOps::NormMlpAdd(const NormedRows& x, const LinearWeight& gate_up_weight
   if (!takes_sum) AddNorm(x);
   const auto few = linear_.RunGated(takes_sum ? FewRows(x) : FewRows(x.rows), gate_up_weight,
                                     down_weight, activated);
-  TANDEM_CHECK(few && linear_.RunAdded(*few, down_weight, sum), "both products take this");
+  const bool runs = few && linear_.RunAdded(*few, down_weight, sum);
+  TANDEM_CHECK(runs, "both products take this");
 }
 
 }  // namespace tandem::ops::cuda

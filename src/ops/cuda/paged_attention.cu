@@ -31,7 +31,6 @@ int32_t LongestRange(const BatchView& batch) {
 AttentionRunner::AttentionRunner(const Context& context)
     : context_(context), workspace_(MakeWorkspace(context)), plans_(context) {}
 
-// How many blocks of the kernel for short sequences run at a time; 0: none.
 template <typename T, typename Stored, bool kHasRule>
 int64_t AttentionRunner::ResidentBlocks(int head_dim, int tile_rows) {
   constexpr size_t kTypes =
@@ -89,9 +88,9 @@ int AttentionRunner::PlanShort(const BatchView& batch, int32_t rows, int32_t num
     rule.target_chunks = with_room(2 * resident);
     // Rounding a sequence's share up may give it one more chunk.
     items = blocks = rule.target_chunks + max_seqs;
-    // Few sequences are mostly cut into chunks that run at a time, and blocks without one would
-    // only keep the next kernel from starting. In many, each chunk has a block, so that one that
-    // is done makes room for any other.
+    // Few sequences are mostly cut into chunks that run at a time, and blocks without a chunk would
+    // only keep the next kernel from starting. With many sequences each chunk has a block of its
+    // own, and a block that ends makes room for another.
     if (max_seqs <= rule.resident_chunks) blocks = rule.resident_chunks;
   }
   rule.max_items = params.max_items = static_cast<int32_t>(items);

@@ -53,6 +53,8 @@ class AttentionRunner {
   // room for their partial results or their plan.
   template <typename T, typename Stored, bool kHasRule>
   int PlanShort(const BatchView& batch, int32_t rows, int32_t num_seqs, AttentionParams& params);
+  // How many blocks of the kernel for short sequences that takes tiles of `tile_rows` rows run at a
+  // time; 0: that kernel does not fit this GPU.
   template <typename T, typename Stored, bool kHasRule>
   int64_t ResidentBlocks(int head_dim, int tile_rows);
   // Prompts from gathered keys and values, some kv heads at a time. False, and nothing enqueued:

@@ -285,8 +285,8 @@ struct MergedRow {
   }
 };
 
-// Merges `count` parts of a row one after another, by kLanes lanes; each row of a warp may be
-// another, but all have as many parts. Part c is parts[c * next_part][kHeadDim] with states[c *
+// Merges `count` parts of a row one after another, by kLanes lanes; a warp merges several rows,
+// which have equally many parts. Part c is parts[c * next_part][kHeadDim] with states[c *
 // next_part]; kAtOnce (a power of two up to kLanes) are loaded at a time, and a lane computes the
 // factors of one of them.
 template <int kHeadDim, int kLanes, int kAtOnce>

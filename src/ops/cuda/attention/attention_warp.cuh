@@ -17,8 +17,8 @@ class WarpQueue {
   __device__ WarpQueue(uint32_t memory, const void* pool)
       : memory_(memory), pool_(static_cast<const std::byte*>(pool)) {}
 
-  // Begins the copy of 32 rows of the pool; lane l gives the l-th row. side_by_side: each is the
-  // one after that of the lane before, and the addresses are a few instructions instead of a
+  // Begins the copy of 32 rows of the pool; lane l gives the l-th row. side_by_side: each
+  // follows that of the lane before, so that addresses take a few instructions instead of a
   // hundred.
   __device__ void Push(uint32_t row, bool side_by_side) {
     const int lane = threadIdx.x % 32;
@@ -52,7 +52,7 @@ class WarpQueue {
   }
 
  private:
-  // Of the i-th 16 bytes that the lane copies of a piece.
+  // Where in a piece of the queue the i-th 16 bytes that the lane copies belong.
   static __device__ uint32_t PlaceOf(int i, int lane) {
     constexpr int kRows = 32 / Kind::kRowPieces;  // that a warp copies at a time
     static_assert(Kind::kRowPieces <= 32);
@@ -87,7 +87,7 @@ __device__ inline void AttendWarp(const AttentionParams& params, const HeadView&
     return head.Find(params, max(min(key + lane, end - 1), first_key));
   };
   const auto value_of = [&](uint32_t row) { return row + params.value_rows; };
-  // Steps begin at multiples of kStepKeys.
+  // Steps begin at multiples of kStepKeys, so none lies in two blocks of whole steps.
   const bool whole_steps = params.block_tokens % kStepKeys == 0;
   const auto side_by_side = [&](int key) {
     return whole_steps && key >= first_key && key + kStepKeys <= end;

@@ -1,5 +1,5 @@
-// One kernel, which may round its result to fp8 or int8: one block per row; the row is read once if
-// it fits the block's registers.
+// AddNorm of a plain norm as one kernel, which may round its result to fp8 or int8: one block per
+// row; the row is read once if it fits the block's registers.
 #include <algorithm>
 
 #include "ops/cuda/device/block_reduce.cuh"

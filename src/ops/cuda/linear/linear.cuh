@@ -60,7 +60,7 @@ class LinearRunner {
                                   const LinearWeight& down, const Tensor& activated);
   static bool TakesGated(const FewRows& x, const LinearWeight& gate_up);
 
-  // Whether a product of so many rows streams the weights through our own kernels.
+  // Whether there are so few rows that their product streams the weights through our own kernels.
   static bool AreFew(const Tensor& rows);
   // Whether the product of few rows with this weight takes x as it is.
   static bool TakesFewRows(const FewRows& x, const LinearWeight& weight);
