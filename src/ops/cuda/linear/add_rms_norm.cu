@@ -26,23 +26,27 @@ struct RoundedResult {
   float fixed_scale;  // 0: each row by its own largest value
 };
 
+// Two blocks of the most threads, which are all that a multiprocessor holds: many rows are read and
+// written faster than with half as many.
 template <typename T, int kCount, typename Result>
-__global__ void __launch_bounds__(kMaxThreads)
-    AddRmsNormKernel(T* residual, const T* delta, const T* weight, int64_t hidden, float epsilon,
+__global__ void __launch_bounds__(kMaxThreads, 2)
+    AddRmsNormKernel(T* residual, const T* delta, const T* weight, int hidden, float epsilon,
                      const Result result) {
   using Piece = Pack<T, kCount>;
-  residual += blockIdx.x * hidden;
-  const int64_t pieces = hidden / kCount;
+  const int64_t row = blockIdx.x * int64_t{hidden};
+  residual += row;
+  const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
+  const int pieces = hidden / kCount;
   // Rows that give each thread one piece stay in registers.
-  const bool keep = pieces <= blockDim.x;
+  const bool keep = pieces <= threads;
   Piece x{}, w{};
-  if (keep && threadIdx.x < pieces) w = LoadPack<T, kCount>(weight + threadIdx.x * kCount);
+  if (keep && thread < pieces) w = LoadPack<T, kCount>(weight + thread * kCount);
   BeginKernel();
   float squares = 0.0f;
-  for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
+  for (int i = thread; i < pieces; i += threads) {
     x = LoadPack<T, kCount>(residual + i * kCount);
     if (delta != nullptr) {
-      const Piece d = LoadPack<T, kCount>(delta + blockIdx.x * hidden + i * kCount);
+      const Piece d = LoadPack<T, kCount>(delta + row + i * kCount);
 #pragma unroll
       for (int e = 0; e < kCount; ++e) x.at[e] = FromFloat<T>(ToFloat(x.at[e]) + ToFloat(d.at[e]));
       StorePack<T, kCount>(residual + i * kCount, x);
@@ -52,7 +56,7 @@ __global__ void __launch_bounds__(kMaxThreads)
   }
   const float mean = BlockSum(squares) / static_cast<float>(hidden);
   const float inverse = 1.0f / sqrtf(mean + epsilon);
-  const auto normed = [&](int64_t i) {
+  const auto normed = [&](int i) {
     if (!keep) {
       x = LoadPack<T, kCount>(residual + i * kCount);
       w = LoadPack<T, kCount>(weight + i * kCount);
@@ -69,19 +73,18 @@ __global__ void __launch_bounds__(kMaxThreads)
     float scale = result.fixed_scale;
     if (To::kNeedsLargest || scale == 0.0f) {
       float largest = 0.0f;
-      for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
+      for (int i = thread; i < pieces; i += threads) {
         largest = LargestOf<To>(normed(i), largest);
       }
       scale = To::ScaleOfRow(BlockMax(largest), scale);
     }
     const float by = 1.0f / scale;
-    auto* const out = reinterpret_cast<uint2*>(result.rows + blockIdx.x * hidden);
-    for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x)
-      out[i] = RoundPiece<To>(normed(i), by);
-    if (threadIdx.x == 0) result.scales[blockIdx.x] = scale;
+    auto* const out = reinterpret_cast<uint2*>(result.rows + row);
+    for (int i = thread; i < pieces; i += threads) out[i] = RoundPiece<To>(normed(i), by);
+    if (thread == 0) result.scales[blockIdx.x] = scale;
   } else {
-    T* const out = result.rows + blockIdx.x * hidden;
-    for (int64_t i = threadIdx.x; i < pieces; i += blockDim.x) {
+    T* const out = result.rows + row;
+    for (int i = thread; i < pieces; i += threads) {
       StorePack<T, kCount>(out + i * kCount, normed(i));
     }
   }
@@ -95,7 +98,7 @@ void LaunchNorm(const Context& context, const Tensor& residual, const Tensor& de
   LaunchEarly(context, "AddRmsNorm", AddRmsNormKernel<T, kCount, Result>,
               dim3(static_cast<unsigned>(residual.dim(0))), 32 * warps, 0,
               static_cast<T*>(residual.data), static_cast<const T*>(delta.data),
-              static_cast<const T*>(weight.data), hidden, epsilon, result);
+              static_cast<const T*>(weight.data), static_cast<int>(hidden), epsilon, result);
 }
 
 }  // namespace

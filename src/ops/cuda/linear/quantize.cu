@@ -151,9 +151,11 @@ void WithRows(const Tensor& rows, const Call& call) {
   }
 }
 
-// Rows of activations in pieces of eight: as they are, or the SwiGLU of rows (gate, up).
+// Rows of activations in pieces of eight: as they are, or the SwiGLU of rows (gate, up). kIsLight:
+// 32 registers are enough to make a piece while two are kept.
 template <typename T>
 struct PlainRows {
+  static constexpr bool kIsLight = true;
   const T* rows;
   __device__ Pack<T, 8> At(int64_t row, int cols, int piece) const {
     return LoadPack<T, 8>(rows + row * cols + piece * 8);
@@ -161,6 +163,7 @@ struct PlainRows {
 };
 template <typename T>
 struct SwiGluRows {
+  static constexpr bool kIsLight = true;
   const T* gate_up;
   __device__ Pack<T, 8> At(int64_t row, int cols, int piece) const {
     const T* const gate = gate_up + row * 2 * cols + piece * 8;
@@ -189,6 +192,7 @@ __device__ inline float4 ScaledSums(const IntegerSums& product, int64_t at, floa
 // The SwiGLU of a product (gate, up) before it is scaled.
 template <typename T>
 struct SwiGluSums {
+  static constexpr bool kIsLight = false;
   IntegerSums gate_up;
   __device__ Pack<T, 8> At(int64_t row, int cols, int piece) const {
     const float token_scale = gate_up.token_scales[row];
@@ -209,13 +213,11 @@ struct SwiGluSums {
   }
 };
 
-// Pieces that a thread keeps between finding the largest value and rounding; it asks for the others
-// twice.
-constexpr int kKept = 4;
-
-// One block per row.
-template <typename To, typename T, typename Rows>
-__global__ void __launch_bounds__(kMaxThreads)
+// One block per row. kKept: pieces that a thread keeps between finding the largest value and
+// rounding; it asks for the others twice. With two of them a multiprocessor holds as many threads
+// as it can, which using the memory in full takes.
+template <typename To, typename T, typename Rows, int kKept>
+__global__ void __launch_bounds__(kMaxThreads, kKept == 2 ? 2 : 1)
     QuantizeActivationKernel(const Rows rows, int cols, float fixed_scale, uint8_t* out,
                              float* scales) {
   const int64_t row = blockIdx.x;
@@ -253,12 +255,18 @@ __global__ void __launch_bounds__(kMaxThreads)
 template <typename T, typename Rows>
 void QuantizeRows(const Context& context, const Rows& rows, int64_t num_rows, int64_t cols,
                   DType to, float fixed_scale, void* out, float* scales) {
-  const int64_t warps = std::clamp<int64_t>(CeilDiv(cols, 8 * 32 * kKept), 4, kMaxThreads / 32);
-  LaunchEarly(context, "rounding activations",
-              to == DType::kI8 ? QuantizeActivationKernel<ToInt8, T, Rows>
-                               : QuantizeActivationKernel<ToFp8, T, Rows>,
-              dim3(static_cast<unsigned>(num_rows)), 32 * warps, 0, rows, static_cast<int>(cols),
-              fixed_scale, static_cast<uint8_t*>(out), scales);
+  const auto launch = [&]<int kKept>() {
+    const int64_t warps = std::clamp<int64_t>(CeilDiv(cols, 8 * 32 * kKept), 4, kMaxThreads / 32);
+    LaunchEarly(context, "rounding activations",
+                to == DType::kI8 ? QuantizeActivationKernel<ToInt8, T, Rows, kKept>
+                                 : QuantizeActivationKernel<ToFp8, T, Rows, kKept>,
+                dim3(static_cast<unsigned>(num_rows)), 32 * warps, 0, rows, static_cast<int>(cols),
+                fixed_scale, static_cast<uint8_t*>(out), scales);
+  };
+  if constexpr (Rows::kIsLight) {
+    if (cols <= 2 * 8 * kMaxThreads) return launch.template operator()<2>();
+  }
+  launch.template operator()<4>();
 }
 
 template <typename T>
