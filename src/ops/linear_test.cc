@@ -338,15 +338,17 @@ TEST_P(LinearFp8Test, MatchesReference) {
   }
 }
 
-// Columns may be divided among blocks: by two, four and eight, and not at all; rows may be more
-// than fit on the GPU at once. The activations are fp8 numbers times 2^-8 with the scale that a row
+// Columns may be divided among two to eight blocks, and not at all; rows may be more than fit on
+// the GPU at once. The activations are fp8 numbers times 2^-8 with the scale that a row
 // of them is given, so rounding changes nothing.
 TEST_P(LinearFp8Test, DividedColumnsAddUp) {
   constexpr float kScale = 0x1p-8f;
   const LinearShape shapes[] = {
-      {17, 112, 16},   {32, 144, 80},    {33, 272, 48},     {64, 528, 208},   {40, 1168, 144},
-      {20, 14336, 64}, {64, 14352, 80},  {29, 144, 4160},   {50, 400, 4224},  {64, 656, 2048},
-      {18, 208, 8464}, {20, 1168, 8448}, {40, 1168, 16896}, {18, 912, 27008}, {100, 656, 2048}};
+      {17, 112, 16},   {32, 144, 80},    {33, 272, 48},     {64, 528, 208},    {40, 1168, 144},
+      {20, 14336, 64}, {64, 14352, 80},  {29, 144, 4160},   {50, 400, 4224},   {64, 656, 2048},
+      {18, 208, 8464}, {20, 1168, 8448}, {40, 1168, 16896}, {18, 912, 27008},  {100, 656, 2048},
+      {65, 112, 16},   {128, 14352, 64}, {97, 1168, 400},   {99, 656, 8464},   {128, 2320, 4160},
+      {129, 8208, 16}, {192, 14352, 64}, {161, 8192, 400},  {140, 8192, 2064}, {192, 8192, 4176}};
   for (const LinearShape& shape : shapes) {
     SCOPED_TRACE(::testing::Message()
                  << shape.rows << " x " << shape.cols << " x " << shape.outputs);
@@ -367,7 +369,7 @@ TEST_P(LinearFp8Test, DividedColumnsAddUp) {
       const OwnedTensor out = Poisoned({shape.rows, shape.outputs}, out_dtype);
       ops().Linear(x.tensor, weight, out.tensor);
       // The matrix unit's sums of fp8 products keep about 13 bits.
-      ExpectNear(Doubles(out.tensor), expected, Rounding(out_dtype) + 1e-3, magnitude);
+      ExpectNear(Doubles(out.tensor), expected, Rounding(out_dtype) + 2e-3, magnitude);
     }
   }
 }

@@ -252,7 +252,7 @@ class OpsBench {
         TANDEM_ASSIGN_OR_RETURN(weights.emplace_back(), timer_.backend().PackLinear(parts, kept));
       }
     }
-    for (const int64_t rows : {1, 2, 4, 5, 8, 16, 32, 64, 128, 256, 512, 2048}) {
+    for (const int64_t rows : {1, 2, 4, 5, 8, 16, 32, 64, 128, 192, 256, 512, 2048}) {
       TANDEM_ASSIGN_OR_RETURN(const Buffer x, timer_.Random(rows * shape.cols, spec_.dtype));
       TANDEM_ASSIGN_OR_RETURN(const Buffer y, timer_.Random(rows * shape.rows, spec_.dtype));
       const Tensor in = x.View(spec_.dtype, {rows, shape.cols});

@@ -438,7 +438,7 @@ __global__ void __launch_bounds__(kLaunchThreads, 1)
   }
   if (fetches) {
     // FetchTiles needs no more.
-    asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+    GiveRegisters<40>();
     // The first tiles are on their way before the queries are there.
     asm volatile("barrier.cta.arrive 1, %0;" ::"n"(kLaunchThreads) : "memory");
     if (threadIdx.x == kMultiplyThreads) {
@@ -446,7 +446,7 @@ __global__ void __launch_bounds__(kLaunchThreads, 1)
     }
     return;
   }
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+  TakeRegisters<232>();
   StoreQueries<Kind>(params, head, first_row, shared.queries);
   // The barriers are set up and the queries there.
   asm volatile("barrier.cta.sync 1, %0;" ::"n"(kLaunchThreads) : "memory");

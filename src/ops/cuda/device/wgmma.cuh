@@ -16,6 +16,17 @@ namespace tandem::ops::cuda {
 constexpr int kWarpgroupThreads = 128;
 constexpr int kWarpgroupRows = 64;
 
+// Change the number of registers of each thread of the warpgroup: to fewer, and then others' to
+// more.
+template <int kRegisters>
+__device__ inline void GiveRegisters() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+__device__ inline void TakeRegisters() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
 // The position of a tile in shared memory: rows of 128 bytes, the 16-byte pieces of row r at
 // indices XORed with r % 8, aligned to 1024 bytes. PTX ISA, "Asynchronous warpgroup-level matrix
 // shared memory layout", 128-byte swizzle. A matrix whose columns are summed over (K-major) has its
@@ -71,6 +82,7 @@ __device__ inline void PublishTile() {
 #define TANDEM_SUMS_16(s, i) TANDEM_SUMS_8(s, i), TANDEM_SUMS_8(s, i + 8)
 #define TANDEM_SUMS_32(s, i) TANDEM_SUMS_16(s, i), TANDEM_SUMS_16(s, i + 16)
 #define TANDEM_SUMS_64(s, i) TANDEM_SUMS_32(s, i), TANDEM_SUMS_32(s, i + 32)
+#define TANDEM_SUMS_96(s, i) TANDEM_SUMS_64(s, i), TANDEM_SUMS_32(s, i + 64)
 
 #define TANDEM_WGMMA_32(type, transposed)                                            \
   asm volatile(                                                                      \
@@ -133,6 +145,34 @@ __device__ inline void PublishTile() {
       "%32, %33, p, 1, 1;\n\t}"                                        \
       : TANDEM_SUMS_32(sums, 0)                                        \
       : "l"(rows), "l"(tokens), "r"(static_cast<int>(add)))
+#define TANDEM_WGMMA_FP8_128()                                        \
+  asm volatile(                                                       \
+      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %66, 0;\n\t"              \
+      "wgmma.mma_async.sync.aligned.m64n128k32.f32.e4m3.e4m3 "        \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
+      "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "  \
+      "%26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
+      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "  \
+      "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "  \
+      "%62, %63}, "                                                   \
+      "%64, %65, p, 1, 1;\n\t}"                                       \
+      : TANDEM_SUMS_64(sums, 0)                                       \
+      : "l"(rows), "l"(tokens), "r"(static_cast<int>(add)))
+#define TANDEM_WGMMA_FP8_192()                                        \
+  asm volatile(                                                       \
+      "{\n\t.reg .pred p;\n\tsetp.ne.b32 p, %98, 0;\n\t"              \
+      "wgmma.mma_async.sync.aligned.m64n192k32.f32.e4m3.e4m3 "        \
+      "{%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, " \
+      "%14, %15, %16, %17, %18, %19, %20, %21, %22, %23, %24, %25, "  \
+      "%26, %27, %28, %29, %30, %31, %32, %33, %34, %35, %36, %37, "  \
+      "%38, %39, %40, %41, %42, %43, %44, %45, %46, %47, %48, %49, "  \
+      "%50, %51, %52, %53, %54, %55, %56, %57, %58, %59, %60, %61, "  \
+      "%62, %63, %64, %65, %66, %67, %68, %69, %70, %71, %72, %73, "  \
+      "%74, %75, %76, %77, %78, %79, %80, %81, %82, %83, %84, %85, "  \
+      "%86, %87, %88, %89, %90, %91, %92, %93, %94, %95}, "           \
+      "%96, %97, p, 1, 1;\n\t}"                                       \
+      : TANDEM_SUMS_96(sums, 0)                                       \
+      : "l"(rows), "l"(tokens), "r"(static_cast<int>(add)))
 
 // Starts sums (+)= rows * tokens, complete after WaitForProducts. T: bf16 or fp16. sums[4 j ..]:
 // the lane's sums for tokens 8 j ..; a0 .. a3: as of mma.m16n8k16; tokens: from DescribeTile, a row
@@ -171,20 +211,27 @@ __device__ inline void BeginProduct(float (&sums)[64], uint64_t rows, uint64_t t
 template <int kTokens>
 __device__ inline void BeginFp8Product(float (&sums)[kTokens / 2], uint64_t rows, uint64_t tokens,
                                        bool add) {
-  static_assert(kTokens == 32 || kTokens == 64);
+  static_assert(kTokens == 32 || kTokens == 64 || kTokens == 128 || kTokens == 192);
   if constexpr (kTokens == 32) {
     TANDEM_WGMMA_FP8_32();
-  } else {
+  } else if constexpr (kTokens == 64) {
     TANDEM_WGMMA_FP8_64();
+  } else if constexpr (kTokens == 128) {
+    TANDEM_WGMMA_FP8_128();
+  } else {
+    TANDEM_WGMMA_FP8_192();
   }
 }
 
+#undef TANDEM_WGMMA_FP8_192
+#undef TANDEM_WGMMA_FP8_128
 #undef TANDEM_WGMMA_FP8_64
 #undef TANDEM_WGMMA_FP8_32
 #undef TANDEM_WGMMA_SHARED_128
 #undef TANDEM_WGMMA_128
 #undef TANDEM_WGMMA_64
 #undef TANDEM_WGMMA_32
+#undef TANDEM_SUMS_96
 #undef TANDEM_SUMS_64
 #undef TANDEM_SUMS_32
 #undef TANDEM_SUMS_16

@@ -1,6 +1,6 @@
-// A block takes 64 or 128 rows of the weight and one share of its columns. A thread of its last
-// warp asks the copy engine for tiles of 128 columns of the weights and of the tokens, as many as
-// the ring in shared memory holds; the other warps multiply what has come. Weights are asked for
+// A block takes 64 or 128 rows of the weight and one share of its columns. The thread after those
+// that multiply asks the copy engine for tiles of 128 columns of the weights and of the tokens, as
+// many as the ring in shared memory holds; the others multiply what has come. Weights are asked for
 // before the previous kernel has ended. The blocks that share rows are a cluster and add up each
 // other's sums at the end, in the order of the columns.
 #include <cooperative_groups.h>
@@ -20,24 +20,33 @@ namespace {
 constexpr int kUnitBytes = 128;  // of a row in a tile: as many columns
 constexpr int kProductsOfUnit = 4;
 constexpr int kMaxCluster = 8;
-// The library is faster with more tokens: bench/results/h200-2026-11.md, "Products of 17 to 64
-// rounded rows".
-constexpr int kMaxTokens = 64;
-// It is also where blocks of whole rows leave more of the GPU idle: 10,240 rows and 64 tokens, at
-// 0.61, take 35.6 us instead of its 28.7; 28,672 rows, at 0.85, take 34.9 instead of 36.4.
+// Where the library is faster was measured: bench/results/h200-2026-11.md, "Products of 17 to 64
+// rounded rows" and "Products of 65 to 192 rounded rows".
+constexpr int kFewTokens = 64;
+constexpr int kMaxTokens = 192;
+// Blocks of whole rows may leave more of the GPU idle than the library does: 10,240 rows and 64
+// tokens, at 0.61, take 35.6 us instead of its 28.7; 28,672 rows, at 0.85, take 34.9 instead of
+// 36.4.
 constexpr double kLeastBalance = 0.7;
+// With more than 128 tokens the library computes 256, and so is slower except in rows too short for
+// what a block begins and ends with.
+constexpr int kLeastColsOfMost = 8192;
 
-// kTokens: of a tile, at most. kGroups: warpgroups, with 64 rows each. A warp more copies.
+// kTokens: of a tile, at most. kGroups: warpgroups, with 64 rows each. A warp more copies, or with
+// many tokens a warpgroup, which gives its registers to the others' sums.
 template <int kTokens, int kGroups>
 struct Layout {
   static constexpr int kRows = kGroups * kWarpgroupRows;
-  static constexpr int kThreads = kGroups * kWarpgroupThreads + 32;
   struct Stage {
     char weights[kRows * kUnitBytes];
     char tokens[kTokens * kUnitBytes];
   };
-  // The blocks of a multiprocessor hide each other's start and end.
-  static constexpr int kBlocksPerSm = kGroups == 1 ? 3 : 2;
+  static constexpr bool kManyTokens = kTokens > kFewTokens;
+  static constexpr int kThreads =
+      kGroups * kWarpgroupThreads + (kManyTokens ? kWarpgroupThreads : 32);
+  // The blocks of a multiprocessor hide each other's start and end. The sums of many tokens leave
+  // registers for one.
+  static constexpr int kBlocksPerSm = kManyTokens ? 1 : kGroups == 1 ? 3 : 2;
   // A multiprocessor has 228 KB, of which the system takes 1 KB a block; the barriers need less
   // than another.
   static constexpr int kStages =
@@ -82,8 +91,8 @@ __global__ void __launch_bounds__(Layout<kTokens, kGroups>::kThreads,
   }
   __syncthreads();
 
-  float sums[kTokens / 2] = {};
   if (thread >= kGroups * kWarpgroupThreads) {
+    if constexpr (L::kManyTokens) GiveRegisters<40>();
     const bool copies = thread == kGroups * kWarpgroupThreads;
     const auto copy_weights = [&](int unit, int stage) {
       AnnounceBytes(&block.full[stage], sizeof(typename L::Stage));
@@ -110,47 +119,53 @@ __global__ void __launch_bounds__(Layout<kTokens, kGroups>::kThreads,
       }
     }
     __syncwarp();
-  } else {
-    BeginKernel();
-    const int group = thread / kWarpgroupThreads;
-    RingPlace<L::kStages> at;
-    for (int unit = 0; unit < units; ++unit, at.Advance()) {
-      WaitForPhase(&block.full[at.stage], at.parity);
-      uint64_t rows =
-          DescribeTile(block.stages[at.stage].weights + group * kWarpgroupRows * kUnitBytes);
-      uint64_t columns = DescribeTile(block.stages[at.stage].tokens);
-      // Running sums of fp8 products keep fewer bits than fp32 has (wgmma.cuh), so the sums of each
-      // 128 columns are added up in fp32.
-      float parts[kTokens / 2];
-      BeginProducts();
-#pragma unroll
-      for (int i = 0; i < kProductsOfUnit; ++i) {
-        BeginFp8Product<kTokens>(parts, rows, columns, i > 0);
-        rows += kNext16Columns;
-        columns += kNext16Columns;
-      }
-      CommitProducts();
-      WaitForProducts(parts);
-      if (thread % 32 == 0) Arrive(&block.empty[at.stage]);
-#pragma unroll
-      for (int i = 0; i < kTokens / 2; ++i) sums[i] += parts[i];
-    }
+    // As the others below.
+    cluster.sync();
+    cluster.sync();
+    return;
   }
 
-  // Through shared memory, so that neighbouring threads store neighbouring elements.
-  __syncthreads();
-  auto* const partial = reinterpret_cast<float*>(block.stages);
-  if (thread < kGroups * kWarpgroupThreads) {
-    const int row = thread / 32 * 16 + thread % 32 / 4;
+  if constexpr (L::kManyTokens) TakeRegisters<232>();
+  BeginKernel();
+  float sums[kTokens / 2] = {};
+  const int group = thread / kWarpgroupThreads;
+  RingPlace<L::kStages> at;
+  for (int unit = 0; unit < units; ++unit, at.Advance()) {
+    WaitForPhase(&block.full[at.stage], at.parity);
+    uint64_t rows =
+        DescribeTile(block.stages[at.stage].weights + group * kWarpgroupRows * kUnitBytes);
+    uint64_t columns = DescribeTile(block.stages[at.stage].tokens);
+    // Running sums of fp8 products keep fewer bits than fp32 has (wgmma.cuh), so the sums of each
+    // 128 columns are added up in fp32.
+    float parts[kTokens / 2];
+    BeginProducts();
 #pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) {
-      const int token = i / 4 * 8 + thread % 4 * 2 + i % 2;
-      partial[token * L::kPitch + row + i % 4 / 2 * 8] = sums[i];
+    for (int i = 0; i < kProductsOfUnit; ++i) {
+      BeginFp8Product<kTokens>(parts, rows, columns, i > 0);
+      rows += kNext16Columns;
+      columns += kNext16Columns;
     }
+    CommitProducts();
+    WaitForProducts(parts);
+    if (thread % 32 == 0) Arrive(&block.empty[at.stage]);
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) sums[i] += parts[i];
+  }
+
+  // Through shared memory, so that neighbouring threads store neighbouring elements: once all
+  // groups have multiplied what lay there.
+  asm volatile("barrier.cta.sync 1, %0;" ::"n"(kGroups * kWarpgroupThreads) : "memory");
+  auto* const partial = reinterpret_cast<float*>(block.stages);
+  const int sum_row = thread / 32 * 16 + thread % 32 / 4;
+#pragma unroll
+  for (int i = 0; i < kTokens / 2; ++i) {
+    const int token = i / 4 * 8 + thread % 4 * 2 + i % 2;
+    partial[token * L::kPitch + sum_row + i % 4 / 2 * 8] = sums[i];
   }
   cluster.sync();
+  constexpr int kSumThreads = kGroups * kWarpgroupThreads;
   const int fours = product.tokens * (L::kRows / 4);
-  for (int i = rank * L::kThreads + thread; i < fours; i += num_blocks * L::kThreads) {
+  for (int i = rank * kSumThreads + thread; i < fours; i += num_blocks * kSumThreads) {
     const int token = i / (L::kRows / 4);
     const int in_block = i % (L::kRows / 4) * 4;
     const int row = first_row + in_block;
@@ -184,8 +199,12 @@ template <typename Call>
 void WithTile(int64_t tokens, const Call& call) {
   if (tokens <= 32) {
     call.template operator()<32, 1>();
-  } else {
+  } else if (tokens <= 64) {
     call.template operator()<64, 2>();
+  } else if (tokens <= 128) {
+    call.template operator()<128, 2>();
+  } else {
+    call.template operator()<192, 2>();
   }
 }
 
@@ -201,6 +220,23 @@ void WithOutput(DType output, const Call& call) {
   }
 }
 
+// How many clusters of this many blocks run at once. Keeps a failure.
+template <typename Kernel>
+int ResidentClusters(Kernel* kernel, int cluster, int threads, int shared_bytes) {
+  cudaLaunchAttribute size{};
+  size.id = cudaLaunchAttributeClusterDimension;
+  size.val.clusterDim = {static_cast<unsigned>(cluster), 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(static_cast<unsigned>(cluster));
+  config.blockDim = dim3(static_cast<unsigned>(threads));
+  config.dynamicSmemBytes = static_cast<size_t>(shared_bytes);
+  config.attrs = &size;
+  config.numAttrs = 1;
+  int clusters = 0;
+  CheckCuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "asking for clusters");
+  return clusters;
+}
+
 // How a product is divided: blocks of rows, and blocks that share the columns of each.
 struct Division {
   int64_t row_blocks = 0;
@@ -209,20 +245,30 @@ struct Division {
   double balance = 0.0;
 };
 
-// The smallest cluster whose balance is within 5 % of the best. All blocks of clusters run at once:
-// a multiprocessor holds `per_sm`.
-Division Divide(const Context& context, int64_t row_blocks, int64_t cols, int per_sm) {
-  const int64_t units = CeilDiv(cols, kUnitBytes);
+// The smallest cluster whose balance is within 5 % of the best. More than one block only where all
+// clusters run at once: resident(size) of that size do.
+template <typename Resident>
+Division Divide(const Context& context, const RoundedProduct& product, int block_rows,
+                const Resident& resident) {
+  const int64_t row_blocks = CeilDiv(product.rows, block_rows);
+  const int64_t units = CeilDiv(product.cols, kUnitBytes);
   Division best;
-  for (int cluster = 1; cluster <= kMaxCluster && cluster <= units; cluster *= 2) {
+  for (int cluster = 1; cluster <= kMaxCluster && cluster <= units; ++cluster) {
     const int64_t blocks = row_blocks * cluster;
     const int64_t busiest = CeilDiv(blocks, context.num_sms);
     const double balance =
         static_cast<double>(blocks) / static_cast<double>(busiest * context.num_sms);
-    if (cluster > 1 && (busiest > per_sm || 0.95 * balance < best.balance)) continue;
+    const bool fits = cluster == 1 || row_blocks <= resident(cluster);
+    if (cluster > 1 && (!fits || 0.95 * balance < best.balance)) continue;
     best = {row_blocks, cluster, balance};
   }
   return best;
+}
+
+bool IsFasterThanLibrary(const RoundedProduct& product, const Division& division) {
+  if (product.tokens <= kFewTokens) return division.cluster > 1 || division.balance > kLeastBalance;
+  if (product.tokens <= 128) return division.cluster > 1;
+  return product.cols >= kLeastColsOfMost;
 }
 
 // A matrix of bytes [rows, cols], to be copied in tiles of `tile_rows` rows of 128 bytes, with the
@@ -248,14 +294,19 @@ CUtensorMap Describe(void* encode, const void* data, int64_t rows, int64_t cols,
 RoundedRunner::RoundedRunner(const Context& context) : context_(context) {
   if (!HasWarpgroups(context)) return;
   encode_ = DriverFunction("cuTensorMapEncodeTiled");
-  for (const int64_t tokens : {32, 64}) {
+  for (const int64_t tokens : {32, 64, 128, 192}) {
     WithTile(tokens, [&]<int kTokens, int kGroups>() {
+      using L = Layout<kTokens, kGroups>;
       for (const DType output : {DType::kBF16, DType::kF16, DType::kF32}) {
         WithOutput(output, [&]<typename T>() {
-          TakeSharedMemory(RoundedKernel<T, kTokens, kGroups>,
-                           static_cast<int>(sizeof(Layout<kTokens, kGroups>)),
+          TakeSharedMemory(RoundedKernel<T, kTokens, kGroups>, static_cast<int>(sizeof(L)),
                            "shared memory of a product");
         });
+      }
+      for (int cluster = 1; cluster <= kMaxCluster; ++cluster) {
+        resident_[{kTokens, cluster}] =
+            ResidentClusters(RoundedKernel<Bf16, kTokens, kGroups>, cluster, L::kThreads,
+                             static_cast<int>(sizeof(L)));
       }
     });
   }
@@ -267,9 +318,9 @@ bool RoundedRunner::Run(const RoundedProduct& product) const {
   bool takes = false;
   WithTile(product.tokens, [&]<int kTokens, int kGroups>() {
     using L = Layout<kTokens, kGroups>;
-    const Division division =
-        Divide(context_, CeilDiv(product.rows, L::kRows), product.cols, L::kBlocksPerSm);
-    takes = division.cluster > 1 || division.balance > kLeastBalance;
+    const Division division = Divide(context_, product, L::kRows,
+                                     [&](int cluster) { return resident_.at({kTokens, cluster}); });
+    takes = IsFasterThanLibrary(product, division);
     if (!takes) return;
     const CUtensorMap weights =
         Describe(encode_, product.weight, product.rows, product.cols, L::kRows);

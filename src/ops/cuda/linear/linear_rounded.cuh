@@ -1,8 +1,10 @@
-// Products of a few rows of fp8 with weights of fp8, on sm_90: our own kernel, which divides the
-// columns of the weights among blocks where the library does not.
+// Products of up to 192 rows of fp8 with weights of fp8, on sm_90: our own kernel, which divides
+// the columns of the weights among blocks where the library does not.
 #pragma once
 
 #include <cstdint>
+#include <map>
+#include <utility>
 
 #include "ops/cuda/device/context.cuh"
 
@@ -35,6 +37,8 @@ class RoundedRunner {
  private:
   const Context context_;
   void* encode_ = nullptr;  // the driver's cuTensorMapEncodeTiled; null: not on this device
+  // Clusters that run at once, by tokens of a tile and blocks of a cluster.
+  std::map<std::pair<int, int>, int> resident_;
 };
 
 }  // namespace tandem::ops::cuda
