@@ -1,4 +1,4 @@
-// A block takes 64 or 128 rows of the weight and one share of its columns. The thread after those
+// A block takes 64 to 256 rows of the weight and one share of its columns. The thread after those
 // that multiply asks the copy engine for tiles of 128 columns of the weights and of the tokens, as
 // many as the ring in shared memory holds; the others multiply what has come. Weights are asked for
 // before the previous kernel has ended. The blocks that share rows are a cluster and add up each
@@ -7,6 +7,7 @@
 #include <cuda.h>
 
 #include <type_traits>
+#include <vector>
 
 #include "ops/cuda/device/async_copy.cuh"
 #include "ops/cuda/device/dependent_launch.cuh"
@@ -23,7 +24,6 @@ constexpr int kMaxCluster = 8;
 // Where the library is faster was measured: bench/results/h200-2026-11.md, "Products of 17 to 64
 // rounded rows" and "Products of 65 to 192 rounded rows".
 constexpr int kFewTokens = 64;
-constexpr int kMaxTokens = 192;
 // Blocks of whole rows may leave more of the GPU idle than the library does: 10,240 rows and 64
 // tokens, at 0.61, take 35.6 us instead of its 28.7; 28,672 rows, at 0.85, take 34.9 instead of
 // 36.4.
@@ -32,18 +32,22 @@ constexpr double kLeastBalance = 0.7;
 // what a block begins and ends with.
 constexpr int kLeastColsOfMost = 8192;
 
-// kTokens: of a tile, at most. kGroups: warpgroups, with 64 rows each. A warp more copies, or with
-// many tokens a warpgroup, which gives its registers to the others' sums.
-template <int kTokens, int kGroups>
-struct Layout {
-  static constexpr int kRows = kGroups * kWarpgroupRows;
+// What a block multiplies at a time. kTokens: at most. kGroups: warpgroups that multiply. kTimes:
+// how often each takes 64 rows. A warp more copies, or with many tokens a warpgroup, which gives
+// its registers to the others' sums.
+template <int kTokens_, int kGroups_, int kTimes_ = 1>
+struct Tile {
+  static constexpr int kTokens = kTokens_;
+  static constexpr int kGroups = kGroups_;
+  static constexpr int kTimes = kTimes_;
+  static constexpr int kRows = kGroups * kTimes * kWarpgroupRows;
   struct Stage {
     char weights[kRows * kUnitBytes];
     char tokens[kTokens * kUnitBytes];
   };
   static constexpr bool kManyTokens = kTokens > kFewTokens;
-  static constexpr int kThreads =
-      kGroups * kWarpgroupThreads + (kManyTokens ? kWarpgroupThreads : 32);
+  static constexpr int kSumThreads = kGroups * kWarpgroupThreads;
+  static constexpr int kThreads = kSumThreads + (kManyTokens ? kWarpgroupThreads : 32);
   // The blocks of a multiprocessor hide each other's start and end. The sums of many tokens leave
   // registers for one.
   static constexpr int kBlocksPerSm = kManyTokens ? 1 : kGroups == 1 ? 3 : 2;
@@ -62,15 +66,25 @@ struct Layout {
   static_assert(kTokens * kPitch * sizeof(float) <= sizeof(stages));
 };
 
-// grid: (blocks of rows * the cluster's size). T: type of the result.
-template <typename T, int kTokens, int kGroups>
-__global__ void __launch_bounds__(Layout<kTokens, kGroups>::kThreads,
-                                  Layout<kTokens, kGroups>::kBlocksPerSm)
+// Starts the products of a warpgroup's rows and the tokens in 128 columns.
+template <int kTokens>
+__device__ inline void BeginUnit(float (&sums)[kTokens / 2], uint64_t rows, uint64_t tokens,
+                                 bool add) {
+#pragma unroll
+  for (int i = 0; i < kProductsOfUnit; ++i) {
+    BeginFp8Product<kTokens>(sums, rows + i * kNext16Columns, tokens + i * kNext16Columns,
+                             add || i > 0);
+  }
+}
+
+// grid: (blocks of rows * the cluster's size). T: type of the result. L: a Tile.
+template <typename T, typename L>
+__global__ void __launch_bounds__(L::kThreads, L::kBlocksPerSm)
     RoundedKernel([[maybe_unused]] const __grid_constant__ CUtensorMap weights,
                   [[maybe_unused]] const __grid_constant__ CUtensorMap tokens,
                   [[maybe_unused]] const RoundedProduct product) {
 #ifdef __CUDA_ARCH_FEAT_SM90_ALL
-  using L = Layout<kTokens, kGroups>;
+  constexpr int kTokens = L::kTokens;
   extern __shared__ __align__(1024) char shared[];
   auto& block = *reinterpret_cast<L*>(shared);
   const auto cluster = cooperative_groups::this_cluster();
@@ -85,15 +99,15 @@ __global__ void __launch_bounds__(Layout<kTokens, kGroups>::kThreads,
   if (thread == 0) {
     for (int stage = 0; stage < L::kStages; ++stage) {
       InitBarrier(&block.full[stage], 1);
-      InitBarrier(&block.empty[stage], 4 * kGroups);
+      InitBarrier(&block.empty[stage], 4 * L::kGroups);
     }
     PublishBarriers();
   }
   __syncthreads();
 
-  if (thread >= kGroups * kWarpgroupThreads) {
+  if (thread >= L::kSumThreads) {
     if constexpr (L::kManyTokens) GiveRegisters<40>();
-    const bool copies = thread == kGroups * kWarpgroupThreads;
+    const bool copies = thread == L::kSumThreads;
     const auto copy_weights = [&](int unit, int stage) {
       AnnounceBytes(&block.full[stage], sizeof(typename L::Stage));
       CopyTile(block.stages[stage].weights, weights, first_row, (begin + unit) * kUnitBytes,
@@ -127,45 +141,55 @@ __global__ void __launch_bounds__(Layout<kTokens, kGroups>::kThreads,
 
   if constexpr (L::kManyTokens) TakeRegisters<232>();
   BeginKernel();
-  float sums[kTokens / 2] = {};
+  float sums[L::kTimes][kTokens / 2] = {};
   const int group = thread / kWarpgroupThreads;
   RingPlace<L::kStages> at;
   for (int unit = 0; unit < units; ++unit, at.Advance()) {
     WaitForPhase(&block.full[at.stage], at.parity);
-    uint64_t rows =
-        DescribeTile(block.stages[at.stage].weights + group * kWarpgroupRows * kUnitBytes);
-    uint64_t columns = DescribeTile(block.stages[at.stage].tokens);
-    // Running sums of fp8 products keep fewer bits than fp32 has (wgmma.cuh), so the sums of each
-    // 128 columns are added up in fp32.
-    float parts[kTokens / 2];
-    BeginProducts();
+    const char* const rows = block.stages[at.stage].weights + group * kWarpgroupRows * kUnitBytes;
+    const uint64_t columns = DescribeTile(block.stages[at.stage].tokens);
+    if constexpr (L::kTimes == 1) {
+      // Running sums of fp8 products keep fewer bits than fp32 has (wgmma.cuh), so the sums of each
+      // 128 columns are added up in fp32.
+      float parts[kTokens / 2];
+      BeginProducts();
+      BeginUnit<kTokens>(parts, DescribeTile(rows), columns, false);
+      CommitProducts();
+      WaitForProducts(parts);
 #pragma unroll
-    for (int i = 0; i < kProductsOfUnit; ++i) {
-      BeginFp8Product<kTokens>(parts, rows, columns, i > 0);
-      rows += kNext16Columns;
-      columns += kNext16Columns;
+      for (int i = 0; i < kTokens / 2; ++i) sums[0][i] += parts[i];
+    } else {
+      // There are no registers for more sums.
+      BeginProducts();
+#pragma unroll
+      for (int time = 0; time < L::kTimes; ++time) {
+        BeginUnit<kTokens>(sums[time],
+                           DescribeTile(rows + time * L::kGroups * kWarpgroupRows * kUnitBytes),
+                           columns, unit > 0);
+      }
+      CommitProducts();
+#pragma unroll
+      for (int time = 0; time < L::kTimes; ++time) WaitForProducts(sums[time]);
     }
-    CommitProducts();
-    WaitForProducts(parts);
     if (thread % 32 == 0) Arrive(&block.empty[at.stage]);
-#pragma unroll
-    for (int i = 0; i < kTokens / 2; ++i) sums[i] += parts[i];
   }
 
   // Through shared memory, so that neighbouring threads store neighbouring elements: once all
   // groups have multiplied what lay there.
-  asm volatile("barrier.cta.sync 1, %0;" ::"n"(kGroups * kWarpgroupThreads) : "memory");
+  asm volatile("barrier.cta.sync 1, %0;" ::"n"(L::kSumThreads) : "memory");
   auto* const partial = reinterpret_cast<float*>(block.stages);
-  const int sum_row = thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll
-  for (int i = 0; i < kTokens / 2; ++i) {
-    const int token = i / 4 * 8 + thread % 4 * 2 + i % 2;
-    partial[token * L::kPitch + sum_row + i % 4 / 2 * 8] = sums[i];
+  for (int time = 0; time < L::kTimes; ++time) {
+    const int row = time * L::kGroups * kWarpgroupRows + thread / 32 * 16 + thread % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < kTokens / 2; ++i) {
+      const int token = i / 4 * 8 + thread % 4 * 2 + i % 2;
+      partial[token * L::kPitch + row + i % 4 / 2 * 8] = sums[time][i];
+    }
   }
   cluster.sync();
-  constexpr int kSumThreads = kGroups * kWarpgroupThreads;
   const int fours = product.tokens * (L::kRows / 4);
-  for (int i = rank * kSumThreads + thread; i < fours; i += num_blocks * kSumThreads) {
+  for (int i = rank * L::kSumThreads + thread; i < fours; i += num_blocks * L::kSumThreads) {
     const int token = i / (L::kRows / 4);
     const int in_block = i % (L::kRows / 4) * 4;
     const int row = first_row + in_block;
@@ -193,20 +217,14 @@ __global__ void __launch_bounds__(Layout<kTokens, kGroups>::kThreads,
 #endif
 }
 
-// Calls call.operator()<kTokens, kGroups>() with the sizes of a block for this many tokens. With
-// more tokens a block takes more rows, which share them.
-template <typename Call>
-void WithTile(int64_t tokens, const Call& call) {
-  if (tokens <= 32) {
-    call.template operator()<32, 1>();
-  } else if (tokens <= 64) {
-    call.template operator()<64, 2>();
-  } else if (tokens <= 128) {
-    call.template operator()<128, 2>();
-  } else {
-    call.template operator()<192, 2>();
-  }
-}
+// With more tokens a block takes more rows, which share them.
+using OfFew = Tile<32, 1>;
+using OfMore = Tile<64, 2>;
+using OfMany = Tile<128, 2>;
+using OfMost = Tile<192, 2>;
+// The L2 cache gives a multiprocessor about 50 bytes a nanosecond, and a product in twice the rows
+// needs fewer. This tile's sums run over all columns, as the library's do.
+using OfMostInWide = Tile<192, 2, 2>;
 
 template <typename Call>
 void WithOutput(DType output, const Call& call) {
@@ -246,10 +264,9 @@ struct Division {
 };
 
 // The smallest cluster whose balance is within 5 % of the best. More than one block only where all
-// clusters run at once: resident(size) of that size do.
-template <typename Resident>
+// clusters run at once: resident[size] of that size do.
 Division Divide(const Context& context, const RoundedProduct& product, int block_rows,
-                const Resident& resident) {
+                const std::vector<int>& resident) {
   const int64_t row_blocks = CeilDiv(product.rows, block_rows);
   const int64_t units = CeilDiv(product.cols, kUnitBytes);
   Division best;
@@ -258,16 +275,19 @@ Division Divide(const Context& context, const RoundedProduct& product, int block
     const int64_t busiest = CeilDiv(blocks, context.num_sms);
     const double balance =
         static_cast<double>(blocks) / static_cast<double>(busiest * context.num_sms);
-    const bool fits = cluster == 1 || row_blocks <= resident(cluster);
+    const bool fits = cluster == 1 || row_blocks <= resident[static_cast<size_t>(cluster)];
     if (cluster > 1 && (!fits || 0.95 * balance < best.balance)) continue;
     best = {row_blocks, cluster, balance};
   }
   return best;
 }
 
+template <typename L>
 bool IsFasterThanLibrary(const RoundedProduct& product, const Division& division) {
-  if (product.tokens <= kFewTokens) return division.cluster > 1 || division.balance > kLeastBalance;
-  if (product.tokens <= 128) return division.cluster > 1;
+  const bool is_full = division.balance > kLeastBalance;
+  if (L::kTokens <= kFewTokens) return division.cluster > 1 || is_full;
+  if (std::is_same_v<L, OfMany>) return division.cluster > 1;
+  if (std::is_same_v<L, OfMostInWide> && (division.cluster > 1 || !is_full)) return false;
   return product.cols >= kLeastColsOfMost;
 }
 
@@ -294,45 +314,53 @@ CUtensorMap Describe(void* encode, const void* data, int64_t rows, int64_t cols,
 RoundedRunner::RoundedRunner(const Context& context) : context_(context) {
   if (!HasWarpgroups(context)) return;
   encode_ = DriverFunction("cuTensorMapEncodeTiled");
-  for (const int64_t tokens : {32, 64, 128, 192}) {
-    WithTile(tokens, [&]<int kTokens, int kGroups>() {
-      using L = Layout<kTokens, kGroups>;
-      for (const DType output : {DType::kBF16, DType::kF16, DType::kF32}) {
-        WithOutput(output, [&]<typename T>() {
-          TakeSharedMemory(RoundedKernel<T, kTokens, kGroups>, static_cast<int>(sizeof(L)),
-                           "shared memory of a product");
-        });
-      }
-      for (int cluster = 1; cluster <= kMaxCluster; ++cluster) {
-        resident_[{kTokens, cluster}] =
-            ResidentClusters(RoundedKernel<Bf16, kTokens, kGroups>, cluster, L::kThreads,
-                             static_cast<int>(sizeof(L)));
-      }
+  Prepare<OfFew>();
+  Prepare<OfMore>();
+  Prepare<OfMany>();
+  Prepare<OfMost>();
+  Prepare<OfMostInWide>();
+}
+
+template <typename L>
+void RoundedRunner::Prepare() {
+  for (const DType output : {DType::kBF16, DType::kF16, DType::kF32}) {
+    WithOutput(output, [&]<typename T>() {
+      TakeSharedMemory(RoundedKernel<T, L>, static_cast<int>(sizeof(L)),
+                       "shared memory of a product");
     });
+  }
+  std::vector<int>& resident = resident_[{L::kRows, L::kTokens}];
+  resident = {0};
+  for (int cluster = 1; cluster <= kMaxCluster; ++cluster) {
+    resident.push_back(ResidentClusters(RoundedKernel<Bf16, L>, cluster, L::kThreads,
+                                        static_cast<int>(sizeof(L))));
   }
 }
 
 bool RoundedRunner::Run(const RoundedProduct& product) const {
   TANDEM_CHECK(product.cols % 16 == 0 && product.rows % 4 == 0, "rows in pieces of 16 bytes");
-  if (encode_ == nullptr || product.tokens > kMaxTokens) return false;
-  bool takes = false;
-  WithTile(product.tokens, [&]<int kTokens, int kGroups>() {
-    using L = Layout<kTokens, kGroups>;
-    const Division division = Divide(context_, product, L::kRows,
-                                     [&](int cluster) { return resident_.at({kTokens, cluster}); });
-    takes = IsFasterThanLibrary(product, division);
-    if (!takes) return;
-    const CUtensorMap weights =
-        Describe(encode_, product.weight, product.rows, product.cols, L::kRows);
-    const CUtensorMap tokens = Describe(encode_, product.x, product.tokens, product.cols, kTokens);
-    const dim3 blocks(static_cast<unsigned>(division.row_blocks * division.cluster));
-    WithOutput(product.output, [&]<typename T>() {
-      LaunchEarlyInClusters(context_, "a product of rounded rows", division.cluster,
-                            RoundedKernel<T, kTokens, kGroups>, blocks, L::kThreads,
-                            static_cast<int>(sizeof(L)), weights, tokens, product);
-    });
+  if (encode_ == nullptr || product.tokens > OfMost::kTokens) return false;
+  if (product.tokens <= OfFew::kTokens) return RunIn<OfFew>(product);
+  if (product.tokens <= OfMore::kTokens) return RunIn<OfMore>(product);
+  if (product.tokens <= OfMany::kTokens) return RunIn<OfMany>(product);
+  return RunIn<OfMostInWide>(product) || RunIn<OfMost>(product);
+}
+
+template <typename L>
+bool RoundedRunner::RunIn(const RoundedProduct& product) const {
+  const Division division =
+      Divide(context_, product, L::kRows, resident_.at({L::kRows, L::kTokens}));
+  if (!IsFasterThanLibrary<L>(product, division)) return false;
+  const CUtensorMap weights =
+      Describe(encode_, product.weight, product.rows, product.cols, L::kRows);
+  const CUtensorMap tokens = Describe(encode_, product.x, product.tokens, product.cols, L::kTokens);
+  const dim3 blocks(static_cast<unsigned>(division.row_blocks * division.cluster));
+  WithOutput(product.output, [&]<typename T>() {
+    LaunchEarlyInClusters(context_, "a product of rounded rows", division.cluster,
+                          RoundedKernel<T, L>, blocks, L::kThreads, static_cast<int>(sizeof(L)),
+                          weights, tokens, product);
   });
-  return takes;
+  return true;
 }
 
 }  // namespace tandem::ops::cuda

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <utility>
+#include <vector>
 
 #include "ops/cuda/device/context.cuh"
 
@@ -35,10 +36,17 @@ class RoundedRunner {
   bool Run(const RoundedProduct& product) const;
 
  private:
+  // With blocks of L, a Tile.
+  template <typename L>
+  void Prepare();
+  // As Run.
+  template <typename L>
+  bool RunIn(const RoundedProduct& product) const;
+
   const Context context_;
   void* encode_ = nullptr;  // the driver's cuTensorMapEncodeTiled; null: not on this device
-  // Clusters that run at once, by tokens of a tile and blocks of a cluster.
-  std::map<std::pair<int, int>, int> resident_;
+  // How many clusters of 0, 1, 2, ... blocks run at once, by rows and tokens of a block.
+  std::map<std::pair<int, int>, std::vector<int>> resident_;
 };
 
 }  // namespace tandem::ops::cuda
