@@ -17,7 +17,7 @@ NEITHER_ALLOCATE_NOR_WAIT = set(
     """
     cudaEventElapsedTime cudaEventRecord cudaFuncGetAttributes cudaFuncSetAttribute cudaGetDeviceCount
     cudaGetDeviceProperties cudaGetDriverEntryPointByVersion cudaGetErrorString cudaGetLastError cudaGraphDestroy cudaLaunchKernelExC cudaMemsetAsync
-    cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags
+    cudaOccupancyMaxActiveBlocksPerMultiprocessorWithFlags cudaOccupancyMaxActiveClusters
     cudaSetDevice cudaStreamBeginCapture cudaStreamEndCapture cudaStreamIsCapturing cudaStreamWaitEvent
     """.split()
 )
