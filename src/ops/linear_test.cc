@@ -264,6 +264,19 @@ class LinearFp8Test : public LinearTest {
   LinearWeight Rounded(const Tensor& weight, const Tensor& bias = {}) {
     return backend().PackLinear({{{weight, bias}}}, Fp8()).value();
   }
+  // Fp8 numbers times 2^-8, which is the scale that each row is given: rounding changes nothing.
+  OwnedTensor Fp8Numbers(int64_t rows, int64_t cols) {
+    constexpr float kScale = 0x1p-8f;
+    const OwnedTensor any = Random({rows, cols}, dtype(), 51, 0.3f);
+    std::vector<float> values;
+    for (const double value : Doubles(any.tensor)) {
+      values.push_back(kScale * static_cast<float>(RoundToFp8(value / kScale)));
+    }
+    for (int64_t row = 0; row < rows; ++row) {
+      values[static_cast<size_t>(row * cols)] = 448 * kScale;
+    }
+    return FromFloats({rows, cols}, dtype(), values);
+  }
 
   // The product with the weights as stored. Many rows may have been rounded to fp8 too, to 3 bits
   // of mantissa: 2.5 % per term, with either sign.
@@ -339,29 +352,18 @@ TEST_P(LinearFp8Test, MatchesReference) {
 }
 
 // Columns may be divided among two to eight blocks, and not at all; rows may be more than fit on
-// the GPU at once. The activations are fp8 numbers times 2^-8 with the scale that a row
-// of them is given, so rounding changes nothing.
+// the GPU at once.
 TEST_P(LinearFp8Test, DividedColumnsAddUp) {
-  constexpr float kScale = 0x1p-8f;
   const LinearShape shapes[] = {
-      {17, 112, 16},     {32, 144, 80},    {33, 272, 48},     {64, 528, 208},    {40, 1168, 144},
-      {20, 14336, 64},   {64, 14352, 80},  {29, 144, 4160},   {50, 400, 4224},   {64, 656, 2048},
-      {18, 208, 8464},   {20, 1168, 8448}, {40, 1168, 16896}, {18, 912, 27008},  {100, 656, 2048},
-      {65, 112, 16},     {128, 14352, 64}, {97, 1168, 400},   {99, 656, 8464},   {128, 2320, 4160},
-      {129, 8208, 16},   {192, 14352, 64}, {161, 8192, 400},  {140, 8192, 2064}, {192, 8192, 4176},
-      {130, 8192, 24016}};
+      {17, 112, 16},   {32, 144, 80},    {33, 272, 48},     {64, 528, 208},    {40, 1168, 144},
+      {20, 14336, 64}, {64, 14352, 80},  {29, 144, 4160},   {50, 400, 4224},   {64, 656, 2048},
+      {18, 208, 8464}, {20, 1168, 8448}, {40, 1168, 16896}, {18, 912, 27008},  {100, 656, 2048},
+      {65, 112, 16},   {128, 14352, 64}, {97, 1168, 400},   {99, 656, 8464},   {128, 2320, 4160},
+      {129, 8208, 16}, {192, 14352, 64}, {161, 8192, 400},  {140, 8192, 2064}, {192, 8192, 4176}};
   for (const LinearShape& shape : shapes) {
     SCOPED_TRACE(::testing::Message()
                  << shape.rows << " x " << shape.cols << " x " << shape.outputs);
-    const OwnedTensor any = Random({shape.rows, shape.cols}, dtype(), 51, 0.3f);
-    std::vector<float> values;
-    for (const double value : Doubles(any.tensor)) {
-      values.push_back(kScale * static_cast<float>(RoundToFp8(value / kScale)));
-    }
-    for (int64_t row = 0; row < shape.rows; ++row) {
-      values[static_cast<size_t>(row * shape.cols)] = 448 * kScale;
-    }
-    const OwnedTensor x = FromFloats({shape.rows, shape.cols}, dtype(), values);
+    const OwnedTensor x = Fp8Numbers(shape.rows, shape.cols);
     const OwnedTensor w = Random({shape.outputs, shape.cols}, dtype(), 52);
     const LinearWeight weight = Rounded(w.tensor);
     const std::vector<double> expected = Reference(x.tensor, Kept(weight), {});
@@ -373,6 +375,31 @@ TEST_P(LinearFp8Test, DividedColumnsAddUp) {
       ExpectNear(Doubles(out.tensor), expected, Rounding(out_dtype) + 2e-3, magnitude);
     }
   }
+}
+
+// In weights of many rows and columns, sums of more than 128 tokens may run over all columns in the
+// matrix unit, whose sums keep about 13 bits. Those of up to 16 tokens are exact in comparison.
+TEST_P(LinearFp8Test, ManyTokensOfAWideWeightAreAsFew) {
+  constexpr int64_t kTokens = 130, kCols = 8192, kOutputs = 24016, kFew = 13;
+  const OwnedTensor bytes = Poisoned({kOutputs, kCols}, DType::kF8E4M3);
+  // Random signs and mantissas, all values in +-[1, 2).
+  backend().FillRandom(bytes.tensor, {7, 0x8787878787878787u, 0x3838383838383838u});
+  const OwnedTensor scale = FromFloats({1}, DType::kF32, {1.0f});
+  const LinearWeight weight =
+      backend().PackLinear({{KeptPart(bytes.tensor, scale.tensor)}}, Fp8()).value();
+  const OwnedTensor x = Fp8Numbers(kTokens, kCols);
+  const OwnedTensor many = Poisoned({kTokens, kOutputs}, DType::kF32);
+  ops().Linear(x.tensor, weight, many.tensor);
+  const OwnedTensor few = Poisoned({kTokens, kOutputs}, DType::kF32);
+  for (int64_t first = 0; first < kTokens; first += kFew) {
+    ops().Linear(x.tensor.RowRange(first, kFew), weight, few.tensor.RowRange(first, kFew));
+  }
+  const std::vector<double> actual = Doubles(many.tensor), expected = Doubles(few.tensor);
+  const double magnitude = 0.3 * 1.5 * std::sqrt(static_cast<double>(kCols));
+  ExpectNear(actual, expected, 0.04, magnitude);
+  double squares = 0;
+  for (size_t i = 0; i < actual.size(); ++i) squares += std::pow(actual[i] - expected[i], 2);
+  EXPECT_LT(std::sqrt(squares / static_cast<double>(actual.size())), 0.01 * magnitude);
 }
 
 // If activations are rounded, then by the given scale: one this small clamps a third of them.
