@@ -2,11 +2,17 @@
 #pragma once
 
 #include <cstddef>
+#include <cstring>
+#include <initializer_list>
 #include <vector>
 
 #include "ops/testing/op_test.h"
 
 namespace tandem::ops {
+
+struct LinearShape {
+  int64_t rows, cols, outputs;
+};
 
 class ProductTest : public OpTest {
  protected:
@@ -27,6 +33,67 @@ class ProductTest : public OpTest {
     ops().Linear(x, gate_up, both.tensor);
     ops().Activate(Activation::kSilu, both.tensor, activated.tensor);
     EXPECT_EQ(Bytes(fused.tensor), Run(activated.tensor, down, dtype())) << rows << " rows";
+  }
+
+  // x [rows, cols] times weight [outputs, cols] transposed, plus the bias unless it is empty.
+  std::vector<double> Reference(const Tensor& x, const Tensor& weight,
+                                const std::vector<double>& bias) {
+    return Reference(x, Doubles(weight), bias);
+  }
+  std::vector<double> Reference(const Tensor& x, const std::vector<double>& w,
+                                const std::vector<double>& bias) {
+    const std::vector<double> a = Doubles(x);
+    const int64_t cols = x.dim(1);
+    const int64_t outputs = static_cast<int64_t>(w.size()) / cols;
+    std::vector<double> out;
+    for (int64_t row = 0; row < x.dim(0); ++row) {
+      for (int64_t output = 0; output < outputs; ++output) {
+        double sum = bias.empty() ? 0.0 : bias[static_cast<size_t>(output)];
+        for (int64_t i = 0; i < cols; ++i) {
+          sum += a[static_cast<size_t>(row * cols + i)] * w[static_cast<size_t>(output * cols + i)];
+        }
+        out.push_back(sum);
+      }
+    }
+    return out;
+  }
+
+  // A row's bits do not depend on the rows beside it; x has 515.
+  void ExpectRowsStandAlone(const Tensor& x, const LinearWeight& weight) {
+    for (const DType out_dtype : {DType::kF32, dtype()}) {
+      const std::vector<std::byte> all = Run(x, weight, out_dtype);
+      const size_t row_bytes = static_cast<size_t>(weight.rows) * SizeOf(out_dtype);
+      for (const int64_t rows :
+           {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 31, 32, 33, 64, 200, 512}) {
+        const std::vector<std::byte> some = Run(x.Rows(rows), weight, out_dtype);
+        ASSERT_EQ(std::memcmp(some.data(), all.data(), static_cast<size_t>(rows) * row_bytes), 0)
+            << rows << " rows";
+      }
+      // A single row, taken from anywhere.
+      for (const int64_t row : {5, 63, 511, 514}) {
+        const std::vector<std::byte> alone = Run(x.RowRange(row, 1), weight, out_dtype);
+        ASSERT_EQ(
+            std::memcmp(alone.data(), all.data() + static_cast<size_t>(row) * row_bytes, row_bytes),
+            0)
+            << "row " << row;
+      }
+    }
+  }
+
+  // ExpectMlpIsItsParts with random weights, inner rows of `width` and these numbers of rows.
+  void ExpectGatedMlpIsItsParts(int64_t width, int64_t cols, const WeightFormat& kept,
+                                std::initializer_list<int64_t> row_counts) {
+    const OwnedTensor gate = Random({width, cols}, dtype(), 15, 0.2f);
+    const OwnedTensor up = Random({width, cols}, dtype(), 16, 0.2f);
+    const OwnedTensor up_bias = Random({width}, dtype(), 17);
+    const OwnedTensor down = Random({cols, width}, dtype(), 18);
+    const LinearWeight both =
+        backend().PackLinear({{{gate.tensor}, {up.tensor, up_bias.tensor}}}, kept).value();
+    const LinearWeight last = backend().PackLinear({{{down.tensor}}}, kept).value();
+    for (const int64_t rows : row_counts) {
+      const OwnedTensor x = Random({rows, cols}, dtype(), 14);
+      ExpectMlpIsItsParts(x.tensor, both, last);
+    }
   }
 };
 
