@@ -438,7 +438,7 @@ __global__ void __launch_bounds__(kLaunchThreads, 1)
   }
   if (fetches) {
     // FetchTiles needs no more.
-    GiveRegisters<40>();
+    ShrinkRegistersTo<40>();
     // The first tiles are on their way before the queries are there.
     asm volatile("barrier.cta.arrive 1, %0;" ::"n"(kLaunchThreads) : "memory");
     if (threadIdx.x == kMultiplyThreads) {
@@ -446,7 +446,7 @@ __global__ void __launch_bounds__(kLaunchThreads, 1)
     }
     return;
   }
-  TakeRegisters<232>();
+  GrowRegistersTo<232>();
   StoreQueries<Kind>(params, head, first_row, shared.queries);
   // The barriers are set up and the queries there.
   asm volatile("barrier.cta.sync 1, %0;" ::"n"(kLaunchThreads) : "memory");

@@ -31,6 +31,13 @@ struct Context {
 // Of a backend made by MakeCudaBackend; null of any other. Valid as long as the backend.
 const Context* ContextOf(const Backend& backend);
 
+// Threads that a multiprocessor holds: of the architecture that is compiled for.
+#if defined(__CUDA_ARCH__) && (__CUDA_ARCH__ == 860 || __CUDA_ARCH__ == 890)
+constexpr int kThreadsPerSm = 1536;
+#else
+constexpr int kThreadsPerSm = 2048;
+#endif
+
 // Whether this build's kernels for warpgroups (wgmma.cuh) run on the device.
 inline bool HasWarpgroups([[maybe_unused]] const Context& context) {
 #ifdef TANDEM_CUDA_SM_90A

@@ -16,14 +16,13 @@ namespace tandem::ops::cuda {
 constexpr int kWarpgroupThreads = 128;
 constexpr int kWarpgroupRows = 64;
 
-// Change the number of registers of each thread of the warpgroup: to fewer, and then others' to
-// more.
+// Lower the warpgroup's registers per thread, so that another can raise its own.
 template <int kRegisters>
-__device__ inline void GiveRegisters() {
+__device__ inline void ShrinkRegistersTo() {
   asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 template <int kRegisters>
-__device__ inline void TakeRegisters() {
+__device__ inline void GrowRegistersTo() {
   asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 

@@ -26,10 +26,9 @@ struct RoundedResult {
   float fixed_scale;  // 0: each row by its own largest value
 };
 
-// Two blocks of the most threads, which are all that a multiprocessor holds: many rows are read and
-// written faster than with half as many.
+// Mostly a multiprocessor holds two blocks of 1,024 threads; with one, many rows are slower.
 template <typename T, int kCount, typename Result>
-__global__ void __launch_bounds__(kMaxThreads, 2)
+__global__ void __launch_bounds__(kMaxThreads, kThreadsPerSm / kMaxThreads)
     AddRmsNormKernel(T* residual, const T* delta, const T* weight, int hidden, float epsilon,
                      const Result result) {
   using Piece = Pack<T, kCount>;

@@ -1,12 +1,11 @@
-// A block takes 64 to 256 rows of the weight and one share of its columns. The thread after those
-// that multiply asks the copy engine for tiles of 128 columns of the weights and of the tokens, as
-// many as the ring in shared memory holds; the others multiply what has come. Weights are asked for
-// before the previous kernel has ended. The blocks that share rows are a cluster and add up each
-// other's sums at the end, in the order of the columns.
+// A block takes 64 to 256 rows of the weight and one share of its columns. One thread asks the copy
+// engine for tiles of 128 columns of the weights and of the tokens, as many as the ring in shared
+// memory holds; the other threads multiply the tiles as they arrive. Weights are asked for before
+// the previous kernel has ended. The blocks that share rows are a cluster and add up each other's
+// sums at the end, in the order of the columns.
 #include <cooperative_groups.h>
 #include <cuda.h>
 
-#include <type_traits>
 #include <vector>
 
 #include "ops/cuda/device/async_copy.cuh"
@@ -23,34 +22,36 @@ constexpr int kProductsOfUnit = 4;
 constexpr int kMaxCluster = 8;
 // Where the library is faster was measured: bench/results/h200-2026-11.md, "Products of 17 to 64
 // rounded rows" and "Products of 65 to 192 rounded rows".
-constexpr int kFewTokens = 64;
+//
 // Blocks of whole rows may leave more of the GPU idle than the library does: 10,240 rows and 64
 // tokens, at 0.61, take 35.6 us instead of its 28.7; 28,672 rows, at 0.85, take 34.9 instead of
 // 36.4.
 constexpr double kLeastBalance = 0.7;
-// With more than 128 tokens the library computes 256, and so is slower except in rows too short for
-// what a block begins and ends with.
-constexpr int kLeastColsOfMost = 8192;
+// The fewest columns for which more than 64 tokens were measured.
+constexpr int kLeastColsAbove64Tokens = 4096;
+// Above 128 tokens the library computes 256 and is slower, except on rows too short to repay a
+// block's start and end.
+constexpr int kLeastColsAbove128Tokens = 8192;
 
-// What a block multiplies at a time. kTokens: at most. kGroups: warpgroups that multiply. kTimes:
-// how often each takes 64 rows. A warp more copies, or with many tokens a warpgroup, which gives
-// its registers to the others' sums.
-template <int kTokens_, int kGroups_, int kTimes_ = 1>
-struct Tile {
+// What a block multiplies at a time. kTokens: at most. kGroups: warpgroups that multiply.
+// kRowTiles: how many times 64 rows each of them has. kMovesRegisters: a warpgroup copies instead
+// of a warp, and hands registers over to those that multiply, whose sums need them.
+template <int kTokens_, int kGroups_, bool kMovesRegisters_, int kRowTiles_ = 1>
+struct Layout {
   static constexpr int kTokens = kTokens_;
   static constexpr int kGroups = kGroups_;
-  static constexpr int kTimes = kTimes_;
-  static constexpr int kRows = kGroups * kTimes * kWarpgroupRows;
+  static constexpr bool kMovesRegisters = kMovesRegisters_;
+  static constexpr int kRowTiles = kRowTiles_;
+  static constexpr int kRows = kGroups * kRowTiles * kWarpgroupRows;
   struct Stage {
     char weights[kRows * kUnitBytes];
     char tokens[kTokens * kUnitBytes];
   };
-  static constexpr bool kManyTokens = kTokens > kFewTokens;
   static constexpr int kSumThreads = kGroups * kWarpgroupThreads;
-  static constexpr int kThreads = kSumThreads + (kManyTokens ? kWarpgroupThreads : 32);
-  // The blocks of a multiprocessor hide each other's start and end. The sums of many tokens leave
-  // registers for one.
-  static constexpr int kBlocksPerSm = kManyTokens ? 1 : kGroups == 1 ? 3 : 2;
+  static constexpr int kThreads = kSumThreads + (kMovesRegisters ? kWarpgroupThreads : 32);
+  // The blocks of a multiprocessor hide each other's start and end. Where registers are short they
+  // suffice for one.
+  static constexpr int kBlocksPerSm = kMovesRegisters ? 1 : kGroups == 1 ? 3 : 2;
   // A multiprocessor has 228 KB, of which the system takes 1 KB a block; the barriers need less
   // than another.
   static constexpr int kStages =
@@ -77,7 +78,13 @@ __device__ inline void BeginUnit(float (&sums)[kTokens / 2], uint64_t rows, uint
   }
 }
 
-// grid: (blocks of rows * the cluster's size). T: type of the result. L: a Tile.
+// Registers of a thread that copies and of one that multiplies, where they move: the 65,536 of a
+// multiprocessor are 168 for each thread of three warpgroups, in eights.
+constexpr int kCopyRegisters = 40;
+constexpr int kSumRegisters = 232;
+static_assert(kCopyRegisters + 2 * kSumRegisters == 3 * 168);
+
+// grid: (blocks of rows * the cluster's size). T: type of the result. L: a Layout.
 template <typename T, typename L>
 __global__ void __launch_bounds__(L::kThreads, L::kBlocksPerSm)
     RoundedKernel([[maybe_unused]] const __grid_constant__ CUtensorMap weights,
@@ -106,7 +113,7 @@ __global__ void __launch_bounds__(L::kThreads, L::kBlocksPerSm)
   __syncthreads();
 
   if (thread >= L::kSumThreads) {
-    if constexpr (L::kManyTokens) GiveRegisters<40>();
+    if constexpr (L::kMovesRegisters) ShrinkRegistersTo<kCopyRegisters>();
     const bool copies = thread == L::kSumThreads;
     const auto copy_weights = [&](int unit, int stage) {
       AnnounceBytes(&block.full[stage], sizeof(typename L::Stage));
@@ -133,22 +140,23 @@ __global__ void __launch_bounds__(L::kThreads, L::kBlocksPerSm)
       }
     }
     __syncwarp();
-    // As the others below.
+    // Every thread must reach the two cluster barriers below. In a cluster of one block they become
+    // barriers of the block, of which compute-sanitizer's synccheck says that threads diverge.
     cluster.sync();
     cluster.sync();
     return;
   }
 
-  if constexpr (L::kManyTokens) TakeRegisters<232>();
+  if constexpr (L::kMovesRegisters) GrowRegistersTo<kSumRegisters>();
   BeginKernel();
-  float sums[L::kTimes][kTokens / 2] = {};
+  float sums[L::kRowTiles][kTokens / 2] = {};
   const int group = thread / kWarpgroupThreads;
   RingPlace<L::kStages> at;
   for (int unit = 0; unit < units; ++unit, at.Advance()) {
     WaitForPhase(&block.full[at.stage], at.parity);
     const char* const rows = block.stages[at.stage].weights + group * kWarpgroupRows * kUnitBytes;
     const uint64_t columns = DescribeTile(block.stages[at.stage].tokens);
-    if constexpr (L::kTimes == 1) {
+    if constexpr (L::kRowTiles == 1) {
       // Running sums of fp8 products keep fewer bits than fp32 has (wgmma.cuh), so the sums of each
       // 128 columns are added up in fp32.
       float parts[kTokens / 2];
@@ -159,32 +167,32 @@ __global__ void __launch_bounds__(L::kThreads, L::kBlocksPerSm)
 #pragma unroll
       for (int i = 0; i < kTokens / 2; ++i) sums[0][i] += parts[i];
     } else {
-      // There are no registers for more sums.
+      // No registers are left for a second set, so these sums run over all columns.
       BeginProducts();
 #pragma unroll
-      for (int time = 0; time < L::kTimes; ++time) {
-        BeginUnit<kTokens>(sums[time],
-                           DescribeTile(rows + time * L::kGroups * kWarpgroupRows * kUnitBytes),
+      for (int row_tile = 0; row_tile < L::kRowTiles; ++row_tile) {
+        BeginUnit<kTokens>(sums[row_tile],
+                           DescribeTile(rows + row_tile * L::kGroups * kWarpgroupRows * kUnitBytes),
                            columns, unit > 0);
       }
       CommitProducts();
 #pragma unroll
-      for (int time = 0; time < L::kTimes; ++time) WaitForProducts(sums[time]);
+      for (int row_tile = 0; row_tile < L::kRowTiles; ++row_tile) WaitForProducts(sums[row_tile]);
     }
     if (thread % 32 == 0) Arrive(&block.empty[at.stage]);
   }
 
-  // Through shared memory, so that neighbouring threads store neighbouring elements: once all
-  // groups have multiplied what lay there.
+  // The sums go through shared memory, so that neighbouring threads store neighbouring elements.
+  // Before that all groups must have finished with the tiles there.
   asm volatile("barrier.cta.sync 1, %0;" ::"n"(L::kSumThreads) : "memory");
   auto* const partial = reinterpret_cast<float*>(block.stages);
 #pragma unroll
-  for (int time = 0; time < L::kTimes; ++time) {
-    const int row = time * L::kGroups * kWarpgroupRows + thread / 32 * 16 + thread % 32 / 4;
+  for (int row_tile = 0; row_tile < L::kRowTiles; ++row_tile) {
+    const int row = row_tile * L::kGroups * kWarpgroupRows + thread / 32 * 16 + thread % 32 / 4;
 #pragma unroll
     for (int i = 0; i < kTokens / 2; ++i) {
       const int token = i / 4 * 8 + thread % 4 * 2 + i % 2;
-      partial[token * L::kPitch + row + i % 4 / 2 * 8] = sums[time][i];
+      partial[token * L::kPitch + row + i % 4 / 2 * 8] = sums[row_tile][i];
     }
   }
   cluster.sync();
@@ -218,13 +226,13 @@ __global__ void __launch_bounds__(L::kThreads, L::kBlocksPerSm)
 }
 
 // With more tokens a block takes more rows, which share them.
-using OfFew = Tile<32, 1>;
-using OfMore = Tile<64, 2>;
-using OfMany = Tile<128, 2>;
-using OfMost = Tile<192, 2>;
-// The L2 cache gives a multiprocessor about 50 bytes a nanosecond, and a product in twice the rows
-// needs fewer. This tile's sums run over all columns, as the library's do.
-using OfMostInWide = Tile<192, 2, 2>;
+using For32Tokens = Layout<32, 1, false>;
+using For64Tokens = Layout<64, 2, false>;
+using For128Tokens = Layout<128, 2, true>;
+using For192Tokens = Layout<192, 2, true>;
+// The L2 cache gives a multiprocessor about 50 bytes a nanosecond, and with twice the rows a
+// product needs fewer bytes of tokens. Its sums run over all columns, as the library's do.
+using For192TokensWide = Layout<192, 2, true, 2>;
 
 template <typename Call>
 void WithOutput(DType output, const Call& call) {
@@ -238,7 +246,7 @@ void WithOutput(DType output, const Call& call) {
   }
 }
 
-// How many clusters of this many blocks run at once. Keeps a failure.
+// How many clusters of this many blocks run at once; 0 if the driver refuses such clusters.
 template <typename Kernel>
 int ResidentClusters(Kernel* kernel, int cluster, int threads, int shared_bytes) {
   cudaLaunchAttribute size{};
@@ -251,8 +259,9 @@ int ResidentClusters(Kernel* kernel, int cluster, int threads, int shared_bytes)
   config.attrs = &size;
   config.numAttrs = 1;
   int clusters = 0;
-  CheckCuda(cudaOccupancyMaxActiveClusters(&clusters, kernel, &config), "asking for clusters");
-  return clusters;
+  if (cudaOccupancyMaxActiveClusters(&clusters, kernel, &config) == cudaSuccess) return clusters;
+  (void)cudaGetLastError();
+  return 0;
 }
 
 // How a product is divided: blocks of rows, and blocks that share the columns of each.
@@ -264,7 +273,7 @@ struct Division {
 };
 
 // The smallest cluster whose balance is within 5 % of the best. More than one block only where all
-// clusters run at once: resident[size] of that size do.
+// clusters run at once. resident[n]: how many clusters of n blocks do.
 Division Divide(const Context& context, const RoundedProduct& product, int block_rows,
                 const std::vector<int>& resident) {
   const int64_t row_blocks = CeilDiv(product.rows, block_rows);
@@ -282,14 +291,8 @@ Division Divide(const Context& context, const RoundedProduct& product, int block
   return best;
 }
 
-template <typename L>
-bool IsFasterThanLibrary(const RoundedProduct& product, const Division& division) {
-  const bool is_full = division.balance > kLeastBalance;
-  if (L::kTokens <= kFewTokens) return division.cluster > 1 || is_full;
-  if (std::is_same_v<L, OfMany>) return division.cluster > 1;
-  if (std::is_same_v<L, OfMostInWide> && (division.cluster > 1 || !is_full)) return false;
-  return product.cols >= kLeastColsOfMost;
-}
+bool IsDivided(const Division& division) { return division.cluster > 1; }
+bool FillsTheGpu(const Division& division) { return division.balance > kLeastBalance; }
 
 // A matrix of bytes [rows, cols], to be copied in tiles of `tile_rows` rows of 128 bytes, with the
 // places of DescribeTile. Keeps a failure; the driver also returns one here that followed from an
@@ -314,11 +317,11 @@ CUtensorMap Describe(void* encode, const void* data, int64_t rows, int64_t cols,
 RoundedRunner::RoundedRunner(const Context& context) : context_(context) {
   if (!HasWarpgroups(context)) return;
   encode_ = DriverFunction("cuTensorMapEncodeTiled");
-  Prepare<OfFew>();
-  Prepare<OfMore>();
-  Prepare<OfMany>();
-  Prepare<OfMost>();
-  Prepare<OfMostInWide>();
+  Prepare<For32Tokens>();
+  Prepare<For64Tokens>();
+  Prepare<For128Tokens>();
+  Prepare<For192Tokens>();
+  Prepare<For192TokensWide>();
 }
 
 template <typename L>
@@ -332,25 +335,41 @@ void RoundedRunner::Prepare() {
   std::vector<int>& resident = resident_[{L::kRows, L::kTokens}];
   resident = {0};
   for (int cluster = 1; cluster <= kMaxCluster; ++cluster) {
-    resident.push_back(ResidentClusters(RoundedKernel<Bf16, L>, cluster, L::kThreads,
-                                        static_cast<int>(sizeof(L))));
+    if constexpr (L::kMovesRegisters) {
+      resident.push_back(ResidentClusters(RoundedKernel<Bf16, L>, cluster, L::kThreads,
+                                          static_cast<int>(sizeof(L))));
+    } else {
+      // Measured with these, where several blocks of a multiprocessor leave less to fall idle.
+      const bool measured = (cluster & (cluster - 1)) == 0;
+      resident.push_back(measured ? L::kBlocksPerSm * context_.num_sms / cluster : 0);
+    }
   }
 }
 
 bool RoundedRunner::Run(const RoundedProduct& product) const {
   TANDEM_CHECK(product.cols % 16 == 0 && product.rows % 4 == 0, "rows in pieces of 16 bytes");
-  if (encode_ == nullptr || product.tokens > OfMost::kTokens) return false;
-  if (product.tokens <= OfFew::kTokens) return RunIn<OfFew>(product);
-  if (product.tokens <= OfMore::kTokens) return RunIn<OfMore>(product);
-  if (product.tokens <= OfMany::kTokens) return RunIn<OfMany>(product);
-  return RunIn<OfMostInWide>(product) || RunIn<OfMost>(product);
+  if (encode_ == nullptr) return false;
+  const int tokens = product.tokens;
+  const auto divided_or_full = [](const Division& division) {
+    return IsDivided(division) || FillsTheGpu(division);
+  };
+  if (tokens <= 32) return RunIf<For32Tokens>(product, divided_or_full);
+  if (tokens <= 64) return RunIf<For64Tokens>(product, divided_or_full);
+  if (product.cols < kLeastColsAbove64Tokens) return false;
+  if (tokens <= 128) return RunIf<For128Tokens>(product, IsDivided);
+  if (tokens > 192 || product.cols < kLeastColsAbove128Tokens) return false;
+  const auto undivided_and_full = [](const Division& division) {
+    return !IsDivided(division) && FillsTheGpu(division);
+  };
+  return RunIf<For192TokensWide>(product, undivided_and_full) ||
+         RunIf<For192Tokens>(product, [](const Division&) { return true; });
 }
 
-template <typename L>
-bool RoundedRunner::RunIn(const RoundedProduct& product) const {
+template <typename L, typename Takes>
+bool RoundedRunner::RunIf(const RoundedProduct& product, const Takes& takes) const {
   const Division division =
       Divide(context_, product, L::kRows, resident_.at({L::kRows, L::kTokens}));
-  if (!IsFasterThanLibrary<L>(product, division)) return false;
+  if (!takes(division)) return false;
   const CUtensorMap weights =
       Describe(encode_, product.weight, product.rows, product.cols, L::kRows);
   const CUtensorMap tokens = Describe(encode_, product.x, product.tokens, product.cols, L::kTokens);

@@ -1,4 +1,4 @@
-// Products of up to 192 rows of fp8 with weights of fp8, on sm_90: our own kernel, which divides
+// Products of up to 192 tokens of fp8 with weights of fp8, on sm_90: our own kernel, which divides
 // the columns of the weights among blocks where the library does not.
 #pragma once
 
@@ -31,21 +31,23 @@ class RoundedRunner {
   // Prepares the kernels on the context's device.
   explicit RoundedRunner(const Context& context);
 
-  // Enqueues the product. Returns false and enqueues nothing where the library is faster or the
-  // device is another. The bits depend on the sizes and on the number of multiprocessors.
+  // Enqueues the product. Returns false and enqueues nothing for sizes with which the library was
+  // faster or that were not measured, and where the device is another. The bits depend on the
+  // sizes, on the number of multiprocessors and on how many clusters of blocks the driver says run
+  // at once.
   bool Run(const RoundedProduct& product) const;
 
  private:
-  // With blocks of L, a Tile.
+  // For blocks with this Layout.
   template <typename L>
   void Prepare();
-  // As Run.
-  template <typename L>
-  bool RunIn(const RoundedProduct& product) const;
+  // As Run with such blocks. Takes: of how the product is divided, whether they are to be used.
+  template <typename L, typename Takes>
+  bool RunIf(const RoundedProduct& product, const Takes& takes) const;
 
   const Context context_;
   void* encode_ = nullptr;  // the driver's cuTensorMapEncodeTiled; null: not on this device
-  // How many clusters of 0, 1, 2, ... blocks run at once, by rows and tokens of a block.
+  // [n]: how many clusters of n blocks run at once, by weight rows and tokens of a block.
   std::map<std::pair<int, int>, std::vector<int>> resident_;
 };
 

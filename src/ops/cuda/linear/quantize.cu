@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "ops/cuda/device/block_reduce.cuh"
 #include "ops/cuda/device/dependent_launch.cuh"
@@ -151,11 +152,11 @@ void WithRows(const Tensor& rows, const Call& call) {
   }
 }
 
-// Rows of activations in pieces of eight: as they are, or the SwiGLU of rows (gate, up). kIsLight:
-// 32 registers are enough to make a piece while two are kept.
+// Rows of activations in pieces of eight: as they are, or the SwiGLU of rows (gate, up).
+// kFitsIn32Registers: whether 32 registers are enough to make a piece while two are kept.
 template <typename T>
 struct PlainRows {
-  static constexpr bool kIsLight = true;
+  static constexpr bool kFitsIn32Registers = true;
   const T* rows;
   __device__ Pack<T, 8> At(int64_t row, int cols, int piece) const {
     return LoadPack<T, 8>(rows + row * cols + piece * 8);
@@ -163,7 +164,7 @@ struct PlainRows {
 };
 template <typename T>
 struct SwiGluRows {
-  static constexpr bool kIsLight = true;
+  static constexpr bool kFitsIn32Registers = std::is_same_v<T, Bf16>;
   const T* gate_up;
   __device__ Pack<T, 8> At(int64_t row, int cols, int piece) const {
     const T* const gate = gate_up + row * 2 * cols + piece * 8;
@@ -192,7 +193,7 @@ __device__ inline float4 ScaledSums(const IntegerSums& product, int64_t at, floa
 // The SwiGLU of a product (gate, up) before it is scaled.
 template <typename T>
 struct SwiGluSums {
-  static constexpr bool kIsLight = false;
+  static constexpr bool kFitsIn32Registers = false;
   IntegerSums gate_up;
   __device__ Pack<T, 8> At(int64_t row, int cols, int piece) const {
     const float token_scale = gate_up.token_scales[row];
@@ -214,10 +215,10 @@ struct SwiGluSums {
 };
 
 // One block per row. kKept: pieces that a thread keeps between finding the largest value and
-// rounding; it asks for the others twice. With two of them a multiprocessor holds as many threads
-// as it can, which using the memory in full takes.
+// rounding; it asks for the others twice. With two, 32 registers suffice and a multiprocessor holds
+// two blocks of the most threads, so that many rows are read and written faster.
 template <typename To, typename T, typename Rows, int kKept>
-__global__ void __launch_bounds__(kMaxThreads, kKept == 2 ? 2 : 1)
+__global__ void __launch_bounds__(kMaxThreads, kKept == 2 ? kThreadsPerSm / kMaxThreads : 1)
     QuantizeActivationKernel(const Rows rows, int cols, float fixed_scale, uint8_t* out,
                              float* scales) {
   const int64_t row = blockIdx.x;
@@ -263,7 +264,7 @@ void QuantizeRows(const Context& context, const Rows& rows, int64_t num_rows, in
                 dim3(static_cast<unsigned>(num_rows)), 32 * warps, 0, rows, static_cast<int>(cols),
                 fixed_scale, static_cast<uint8_t*>(out), scales);
   };
-  if constexpr (Rows::kIsLight) {
+  if constexpr (Rows::kFitsIn32Registers) {
     if (cols <= 2 * 8 * kMaxThreads) return launch.template operator()<2>();
   }
   launch.template operator()<4>();
