@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstring>
 #include <initializer_list>
+#include <numeric>
 #include <vector>
 
 #include "ops/testing/op_test.h"
@@ -43,16 +44,16 @@ class ProductTest : public OpTest {
   std::vector<double> Reference(const Tensor& x, const std::vector<double>& w,
                                 const std::vector<double>& bias) {
     const std::vector<double> a = Doubles(x);
-    const int64_t cols = x.dim(1);
+    const int64_t rows = x.dim(0), cols = x.dim(1);
     const int64_t outputs = static_cast<int64_t>(w.size()) / cols;
-    std::vector<double> out;
-    for (int64_t row = 0; row < x.dim(0); ++row) {
-      for (int64_t output = 0; output < outputs; ++output) {
-        double sum = bias.empty() ? 0.0 : bias[static_cast<size_t>(output)];
-        for (int64_t i = 0; i < cols; ++i) {
-          sum += a[static_cast<size_t>(row * cols + i)] * w[static_cast<size_t>(output * cols + i)];
-        }
-        out.push_back(sum);
+    std::vector<double> out(static_cast<size_t>(rows * outputs));
+    for (int64_t output = 0; output < outputs; ++output) {
+      const auto weight = w.begin() + output * cols;
+      const double start = bias.empty() ? 0.0 : bias[static_cast<size_t>(output)];
+      for (int64_t row = 0; row < rows; ++row) {
+        // Sums in no order, several at a time.
+        out[static_cast<size_t>(row * outputs + output)] =
+            std::transform_reduce(weight, weight + cols, a.begin() + row * cols, start);
       }
     }
     return out;

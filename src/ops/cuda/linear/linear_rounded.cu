@@ -140,10 +140,11 @@ __global__ void __launch_bounds__(L::kThreads, L::kBlocksPerSm)
       }
     }
     __syncwarp();
-    // Every thread must reach the two cluster barriers below. In a cluster of one block they become
-    // barriers of the block, of which compute-sanitizer's synccheck says that threads diverge.
-    cluster.sync();
-    cluster.sync();
+    // Every thread of a cluster takes part in its two barriers below.
+    if (num_blocks > 1) {
+      cluster.sync();
+      cluster.sync();
+    }
     return;
   }
 
@@ -184,7 +185,10 @@ __global__ void __launch_bounds__(L::kThreads, L::kBlocksPerSm)
 
   // The sums go through shared memory, so that neighbouring threads store neighbouring elements.
   // Before that all groups must have finished with the tiles there.
-  asm volatile("barrier.cta.sync 1, %0;" ::"n"(L::kSumThreads) : "memory");
+  const auto wait_for_groups = [] {
+    asm volatile("barrier.cta.sync 1, %0;" ::"n"(L::kSumThreads) : "memory");
+  };
+  wait_for_groups();
   auto* const partial = reinterpret_cast<float*>(block.stages);
 #pragma unroll
   for (int row_tile = 0; row_tile < L::kRowTiles; ++row_tile) {
@@ -195,7 +199,11 @@ __global__ void __launch_bounds__(L::kThreads, L::kBlocksPerSm)
       partial[token * L::kPitch + row + i % 4 / 2 * 8] = sums[row_tile][i];
     }
   }
-  cluster.sync();
+  if (num_blocks > 1) {
+    cluster.sync();
+  } else {
+    wait_for_groups();
+  }
   const int fours = product.tokens * (L::kRows / 4);
   for (int i = rank * L::kSumThreads + thread; i < fours; i += num_blocks * L::kSumThreads) {
     const int token = i / (L::kRows / 4);
@@ -221,7 +229,7 @@ __global__ void __launch_bounds__(L::kThreads, L::kBlocksPerSm)
                           result(sum.w, row + 3)));
   }
   // The others read this block's sums.
-  cluster.sync();
+  if (num_blocks > 1) cluster.sync();
 #endif
 }
 
