@@ -103,7 +103,7 @@ def draw():
     svg.text((LEFT + WIDTH - RIGHT) / 2, floor + 42, "sequences at a time")
     notes = [
         "Made-up weights of the models' shapes, whose next tokens are known: every token was checked.",
-        f"{results['version']}; {results['device']}; commands and all rows: bench/results/gpu-speculation.md",
+        f"{results['origin']}; commands and all rows: bench/results/gpu-speculation.md",
     ]
     for i, note in enumerate(notes):
         svg.text(LEFT, HEIGHT - 28 + 16 * i, note, "start", 'font-size="11" fill="#59636e"')
