@@ -228,13 +228,18 @@ def measured_before(path, origin):
 def main():
     kinds = {"latency": latency, "throughput": throughput, "speculation": speculation}
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("kind", choices=kinds)
+    parser.add_argument("kind", nargs="?", choices=kinds)
     parser.add_argument("--tandem", default=str(HERE.parent / "build" / "release" / "tandem"), help="default: build/release/tandem")
     parser.add_argument("--out", type=pathlib.Path, default=HERE.parent / "build" / "bench", help="default: build/bench")
     parser.add_argument("--only", metavar="NAME", action="append", default=[], help="the run of that title, or those with NAME in it")
     parser.add_argument("--list", action="store_true", help="print the titles and end")
     parser.add_argument("--smoke", action="store_true", help="a tiny model on the CPU, for seconds; its figures mean nothing")
     options = parser.parse_args()
+    if options.kind is None:
+        if not options.list:
+            parser.error(f"name what to measure: {', '.join(kinds)}")
+        print("\n".join(f"{kind}: {title}" for kind, runs in kinds.items() for title, _, _ in runs()))
+        return 0
     every_run = list(kinds[options.kind]())
     runs = every_run
     if options.only:

@@ -6,7 +6,7 @@
 
 For each kernel and grid: how often it ran, how long it ran, and its share of the time: from the end of whatever ended before
 it to its own end, so that time in which it only waited beside an earlier kernel is not counted. Only the last N kernels are
-read, so that loading and warming up are left out. Steps take as long as without: CUPTI does not put kernels in a row.
+read, so that loading and warming up are left out. Steps take as long as without: CUPTI does not serialize kernels.
 
 Needs a C++ compiler and CUPTI, which is part of the CUDA toolkit and of the package nvidia-cuda-cupti.
 """
@@ -42,7 +42,8 @@ def find_cupti(folder):
         libraries = sorted(path for name in ("lib64", "lib") for path in (candidate / name).glob("libcupti.so*"))
         if libraries and (candidate / "include" / "cupti.h").exists():
             return [candidate / "include", *(toolkit / "include" for toolkit in toolkits())], libraries[0]
-    sys.exit("no CUPTI found (cupti.h and libcupti.so); name its folder with --cupti")
+    sys.exit(f"no CUPTI (cupti.h and libcupti.so) in {folder or 'the CUDA toolkit'}: it is part of the CUDA toolkit and of the "
+             "Python package nvidia-cuda-cupti; --cupti names its folder")
 
 
 def build(folder, cupti):
@@ -120,7 +121,12 @@ def main():
     if bool(command) == bool(options.read):
         parser.error("give a command after --, or --read")
     if options.read:
-        lines = pathlib.Path(options.read).read_text().splitlines()
+        try:
+            lines = pathlib.Path(options.read).read_text().splitlines()
+        except (OSError, UnicodeDecodeError) as error:
+            parser.error(f"--read: {error}")
+        if any(len(line.split(" ", 5)) < 6 for line in lines):
+            parser.error(f"--read: {options.read} is not a file that --save kept")
     else:
         lines = run(command, options.keep, options.cupti, options.save)
     if not lines:

@@ -24,7 +24,10 @@ def measure(command):
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}\nexit code {done.returncode}: {done.stderr.strip()}")
-    return {row["batch"]: row["speedup"] for row in json.loads(done.stdout)["rows"]}
+    rows = json.loads(done.stdout)["rows"]
+    if not all(row["draft_tokens_per_s"] for row in rows):
+        sys.exit(f"{' '.join(command)}: decodes without a draft model, so there is nothing to compare")
+    return {row["batch"]: row["speedup"] for row in rows}
 
 
 def line(title, speedups):

@@ -572,6 +572,8 @@ class VerbsTest(unittest.TestCase):
         self.assertEqual(speculative["rows"][0]["acceptance"], 1)
         ttft = json.loads(tandem("bench", "ttft", shapes[0], *load).stdout)
         self.assertEqual(ttft["rows"][0]["prompt_tokens"], 48)
+        usual = json.loads(tandem("bench", "ttft", shapes[0], "--runs", 1, "--max_seq_len", 600, "--json").stdout)
+        self.assertEqual([row["prompt_tokens"] for row in usual["rows"]], [512, 598])
 
     def test_eval_fails_below_the_recall_that_is_asked_for(self):
         done = tandem("eval", "dictionary", PAIR / "draft", "--sample", 50, "--min_recall", 1, check=False)

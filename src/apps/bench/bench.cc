@@ -43,7 +43,8 @@ const BoundOptions<BenchOptions>& Rows() {
       BindOption<BenchOptions, &BenchOptions::input_lens>(
           {.name = "input_len",
            .meaning = "Prompt tokens, several for latency and ttft; 0: dictionary questions with "
-                      "the embedded pair, else 512 (ttft: 512,1024,2048)",
+                      "the embedded pair, else 512 (ttft: those of 512,1024,2048 that "
+                      "fit)",
            .group = kLoad,
            .min = 0,
            .max = 1 << 24}),

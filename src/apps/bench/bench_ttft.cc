@@ -8,9 +8,20 @@
 #include <nlohmann/json.hpp>
 
 #include "apps/bench/bench.h"
+#include "runtime/request/validate_request.h"
 
 namespace tandem::apps {
 namespace {
+
+constexpr int32_t kOutputTokens = 2;  // of a request
+
+std::vector<int32_t> UsualLengths(const EngineLimits& limits) {
+  const int32_t most = std::min(limits.max_input_len, limits.max_seq_len - kOutputTokens);
+  std::vector<int32_t> lengths = {512, 1024, 2048};
+  for (int32_t& length : lengths) length = std::min(length, most);
+  lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
+  return lengths;
+}
 
 double FirstTokenSeconds(const LoadReport& report) {
   return InSeconds(report.records.front().first_token);
@@ -23,7 +34,7 @@ Status FillCache(Session& session, int32_t length, uint32_t seed) {
   const int32_t blocks = (length + cache.block_tokens - 1) / cache.block_tokens;
   const auto count = static_cast<size_t>(cache.total_blocks / blocks) + 1;
   TANDEM_ASSIGN_OR_RETURN(std::vector<Request> others,
-                          BenchRequests(session, count, length, /*output_len=*/2, seed));
+                          BenchRequests(session, count, length, kOutputTokens, seed));
   return RunRequests(session, others, 1, false).status();
 }
 
@@ -49,11 +60,12 @@ Result<double> HostSeconds(Session& session, std::vector<Request>& one, uint32_t
 Status BenchTtft(const BenchOptions& options, const OptionValues& values, Console& console) {
   TANDEM_RETURN_IF_ERROR(RefuseReplicas("ttft", values));
   std::vector<int32_t> lengths = options.input_lens;
-  if (lengths == std::vector<int32_t>{0}) lengths = {512, 1024, 2048};
-  if (std::ranges::find(lengths, 0) != lengths.end()) {
+  const bool by_default = lengths == std::vector<int32_t>{0};
+  if (!by_default && std::ranges::find(lengths, 0) != lengths.end()) {
     return InvalidArgument("--input_len: a prompt of 0 tokens gives no first token");
   }
   TANDEM_ASSIGN_OR_RETURN(const auto session, OpenSession(values, console, QueueForAll));
+  if (by_default) lengths = UsualLengths(session->engine->limits());
   if (session->follows()) return FollowSession(*session);
   session->engine->Start();
   console.Say(fmt::format("{}; target {}", MachineLine(*session), session->target.name));
@@ -65,7 +77,7 @@ Status BenchTtft(const BenchOptions& options, const OptionValues& values, Consol
   const auto runs = static_cast<size_t>(options.runs);
   for (const int32_t length : lengths) {
     TANDEM_ASSIGN_OR_RETURN(std::vector<Request> prompts,
-                            BenchRequests(*session, runs, length, /*output_len=*/2));
+                            BenchRequests(*session, runs, length, kOutputTokens));
     double cold = 0;
     double hit = 0;
     double host = 0;
