@@ -42,7 +42,7 @@ void LearnDoubt(bool drafts, double round_gain, double& doubt) {
   }
 }
 
-// The hope fades with the rounds, as what is expected rests on them.
+// Hope fades as measured rounds replace estimates.
 bool CouldPay(const Round& tried, const Round& plain, int32_t rounds_left) {
   const double hope = 1.0 + (kTryHope - 1.0) * rounds_left / kTryRounds;
   return tried.Goodput() > hope * kMargin * plain.Goodput();

@@ -50,7 +50,7 @@ __device__ inline int TilesOf(const AttentionParams& params, int seq) {
              ? (context + kTileKeys - 1) / kTileKeys - FirstTile<Kind>(params, context - rows)
              : 0;
 }
-// The keys of a tile of one kv head, tiles counted over those of all sequences.
+// A tile's keys, then its values, of one kv head; tiles are numbered across all sequences.
 template <typename Kind>
 __device__ inline std::byte* TilePair(const AttentionParams& params, int tile, int kv_head) {
   const int64_t index = int64_t{kv_head - params.first_head} * params.max_tiles + tile;
@@ -317,7 +317,7 @@ __device__ inline void AttendWarpgroup(const AttentionParams& params, const Head
     WaitForPhase(&shared.of_keys.full[stage], parity);
     rows.BeginScores(queries, DescribeTile(shared.keys[stage]));
   };
-  // Only once the tile's values are there; see below.
+  // Wait for the tile's values first; see below.
   const auto begin_values = [&](int of_stage) {
     rows.BeginValues(DescribeTile(shared.values[of_stage], Tile::kHalfBytes));
   };
@@ -415,7 +415,7 @@ __global__ void __launch_bounds__(kLaunchThreads, 1)
   const HeadView head(params, where.seq, kv_head);
   const int first_row = where.part * kRowsOfBlock;
   const int end = min(head.LastKey(params, first_row + kRowsOfBlock - 1) + 1, head.context);
-  // None only if the plan contradicts the state, which the step reports when it has ended.
+  // No keys: the plan contradicts the state, which the step reports when it has ended.
   if (end <= 0) return;
   const int begin_tile = FirstTile<Kind>(params, head.Position(params, first_row));
   const int end_tile = (end + kTileKeys - 1) / kTileKeys;

@@ -32,7 +32,7 @@ bool TakesRounded(const LinearWeight& weight) {
          (weight.dtype == DType::kI8 && weight.scheme.inputs != QuantScheme::Inputs::kPlain);
 }
 
-// Rows of the weight's input that there is room for when they are rounded.
+// How many rows of the weight's input fit when they are rounded.
 int64_t MostRounded(const LinearWeight& weight) {
   return std::min<int64_t>(kMaxScales, static_cast<int64_t>(kActivationBytes) / weight.cols);
 }

@@ -80,7 +80,7 @@ class LinearRunner {
   void RunFew(const FewRows& x, const LinearWeight& weight, const Tensor& out);
 
   // out = the product of silu(gate) * up of gate_up and `weight`; the bits are those of SwiGlu and
-  // Run. Returns false and stores nothing of use where the product does not round its input.
+  // Run. Returns false and leaves the output undefined where the product does not round its input.
   bool RunSwiGluLinear(const Tensor& gate_up, const LinearWeight& weight, const Tensor& out);
 
   // As Ops::NormLinear where the product rounds its input. Else returns false and stores

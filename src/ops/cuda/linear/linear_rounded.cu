@@ -49,7 +49,7 @@ struct Layout {
   };
   static constexpr int kSumThreads = kGroups * kWarpgroupThreads;
   static constexpr int kThreads = kSumThreads + (kMovesRegisters ? kWarpgroupThreads : 32);
-  // The blocks of a multiprocessor hide each other's start and end. Where registers are short they
+  // The blocks of a multiprocessor hide each other's start and end. Where registers move they
   // suffice for one.
   static constexpr int kBlocksPerSm = kMovesRegisters ? 1 : kGroups == 1 ? 3 : 2;
   // A multiprocessor has 228 KB, of which the system takes 1 KB a block; the barriers need less
@@ -347,7 +347,8 @@ void RoundedRunner::Prepare() {
       resident.push_back(ResidentClusters(RoundedKernel<Bf16, L>, cluster, L::kThreads,
                                           static_cast<int>(sizeof(L))));
     } else {
-      // Measured with these, where several blocks of a multiprocessor leave less to fall idle.
+      // Measured with these alone. Several blocks share a multiprocessor, so that an idle place
+      // costs less.
       const bool measured = (cluster & (cluster - 1)) == 0;
       resident.push_back(measured ? L::kBlocksPerSm * context_.num_sms / cluster : 0);
     }

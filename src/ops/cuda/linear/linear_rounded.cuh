@@ -32,16 +32,15 @@ class RoundedRunner {
   explicit RoundedRunner(const Context& context);
 
   // Enqueues the product. Returns false and enqueues nothing for sizes with which the library was
-  // faster or that were not measured, and where the device is another. The bits depend on the
-  // sizes, on the number of multiprocessors and on how many clusters of blocks the driver says run
-  // at once.
+  // faster or that were not measured, and on other devices. The bits depend on the sizes, on the
+  // number of multiprocessors and on how many clusters of blocks the driver says run at once.
   bool Run(const RoundedProduct& product) const;
 
  private:
   // For blocks with this Layout.
   template <typename L>
   void Prepare();
-  // As Run with such blocks. Takes: of how the product is divided, whether they are to be used.
+  // As Run, with such blocks alone. takes(division): whether to use them.
   template <typename L, typename Takes>
   bool RunIf(const RoundedProduct& product, const Takes& takes) const;
 

@@ -215,8 +215,9 @@ struct SwiGluSums {
 };
 
 // One block per row. kKept: pieces that a thread keeps between finding the largest value and
-// rounding; it asks for the others twice. With two, 32 registers suffice and a multiprocessor holds
-// two blocks of the most threads, so that many rows are read and written faster.
+// rounding; it asks for the others twice. With two, 32 registers suffice on sm_90 and a
+// multiprocessor holds two blocks of the most threads, so that many rows are read and written
+// faster.
 template <typename To, typename T, typename Rows, int kKept>
 __global__ void __launch_bounds__(kMaxThreads, kKept == 2 ? kThreadsPerSm / kMaxThreads : 1)
     QuantizeActivationKernel(const Rows rows, int cols, float fixed_scale, uint8_t* out,
