@@ -6,10 +6,12 @@ namespace tandem {
 namespace {
 
 // Rounds that are judged together, by the number of sequences in them, and the minimum number of
-// rounds: the output of a few says little.
+// rounds: the output of a few says little. Nor should rounds that lose go on for long: where they
+// are slow, fewer must do.
 constexpr double kRoundsSeen = 32.0;
 constexpr double kFewestRounds = 12.0;
 constexpr double kFewestSequences = 256.0;
+constexpr double kLongEnough = 0.75;  // seconds
 
 }  // namespace
 
@@ -24,7 +26,9 @@ void RoundGain::Observe(int32_t sequences, int32_t tokens, double seconds, doubl
 
 double RoundGain::Estimate(int32_t sequences) const {
   const Rounds& rounds = rounds_[RowBucket(sequences)];
-  const bool enough = rounds.count >= kFewestRounds && rounds.count * sequences >= kFewestSequences;
+  const bool enough =
+      rounds.count >= kFewestRounds &&
+      (rounds.count * sequences >= kFewestSequences || rounds.seconds >= kLongEnough);
   return enough ? rounds.gained / rounds.seconds : 1.0;
 }
 

@@ -8,14 +8,26 @@ namespace {
 TEST(RoundGain, IsOneUntilThereWereEnoughRounds) {
   RoundGain gain;
   // At 64 sequences fifteen rounds are enough; one sequence emits too little in so few.
-  for (int i = 0; i < 14; ++i) gain.Observe(64, 128, 1.0, 1.0);
+  for (int i = 0; i < 14; ++i) gain.Observe(64, 128, 1e-3, 1e-3);
   EXPECT_EQ(gain.Estimate(64), 1.0);
-  gain.Observe(64, 128, 1.0, 1.0);
+  gain.Observe(64, 128, 1e-3, 1e-3);
   EXPECT_DOUBLE_EQ(gain.Estimate(64), 2.0);
-  for (int i = 0; i < 200; ++i) gain.Observe(1, 2, 1.0, 1.0);
+  for (int i = 0; i < 200; ++i) gain.Observe(1, 2, 1e-3, 1e-3);
   EXPECT_EQ(gain.Estimate(1), 1.0);
-  for (int i = 0; i < 300; ++i) gain.Observe(1, 2, 1.0, 1.0);
+  for (int i = 0; i < 300; ++i) gain.Observe(1, 2, 1e-3, 1e-3);
   EXPECT_DOUBLE_EQ(gain.Estimate(1), 2.0);
+}
+
+TEST(RoundGain, JudgesSlowRoundsWithinASecond) {
+  RoundGain gain;
+  // One sequence, 24 ms a round, where plain decoding takes 18 a token.
+  for (int i = 0; i < 30; ++i) gain.Observe(1, 1, 0.024, 0.018);
+  EXPECT_EQ(gain.Estimate(1), 1.0);
+  for (int i = 30; i < 40; ++i) gain.Observe(1, 1, 0.024, 0.018);
+  EXPECT_DOUBLE_EQ(gain.Estimate(1), 0.75);
+  // However slow they are, a few say nothing.
+  for (int i = 0; i < 11; ++i) gain.Observe(4, 4, 2.0, 1.0);
+  EXPECT_EQ(gain.Estimate(4), 1.0);
 }
 
 TEST(RoundGain, ComparesTokensPerSecondWithPlainDecodingOfAsManySequences) {
