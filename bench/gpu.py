@@ -39,13 +39,13 @@ class Aim(NamedTuple):
 
     figure: str
     row: dict  # the row of the tables that it is in: some of its columns
-    least: float
+    asked: float | None
     goal: float
     vllm: float | None = None  # vLLM 0.24 on such a GPU: bench/results/h200-2026-11.md
 
 
-def decodes(batch, least, goal, vllm=None):
-    return Aim("plain_tokens_per_s", {"batch": batch}, least, goal, vllm)
+def decodes(batch, asked, goal, vllm=None):
+    return Aim("plain_tokens_per_s", {"batch": batch}, asked, goal, vllm)
 
 
 def latency():
@@ -56,7 +56,7 @@ def latency():
         ("Llama-3.1-8B bf16", "llama-3.1-8b", [], "1,4,16,64", [decodes(1, 248, 255, 209)]),
         ("Llama-3.1-8B fp8", "llama-3.1-8b", FP8, "1,4,16,64,256", [decodes(1, 430, 470, 296), decodes(64, 12500, 16000)]),
         ("Llama-3.2-1B bf16", "llama-3.2-1b", [], "1,4,16,64", [decodes(1, 1250, 1450, 862)]),
-        ("Llama-3.2-1B fp8", "llama-3.2-1b", FP8, "1,4,16,64", []),
+        ("Llama-3.2-1B fp8", "llama-3.2-1b", FP8, "1,4,16,64", [decodes(1, None, 2100)]),
         ("Llama-3.3-70B fp8", "llama-3.3-70b", FP8, "1,4,16,64", [decodes(1, 54, 56)]),
     ]:
         slots = ["--max_batch_size", "256"] if "256" in batches else []
@@ -76,8 +76,8 @@ def latency():
 
 
 def throughput():
-    def emits(least, goal, vllm):
-        return [Aim("output_tokens_per_s", {"mode": "plain"}, least, goal, vllm)]
+    def emits(asked, goal, vllm):
+        return [Aim("output_tokens_per_s", {"mode": "plain"}, asked, goal, vllm)]
 
     for model, name, input_len, output_len, slots, aims in [
         ("llama-3.1-8b", "Llama-3.1-8B", 128, 2048, 512, emits(26000, 30000, None)),
@@ -97,8 +97,8 @@ def speculation():
     draft = ["--draft_dummy", shape("llama-3.2-1b")]
     common = [*FP8, "--output_len", "96", "--runs", "1", "--max_seq_len", "2048", "--max_num_tokens", "8192"]
 
-    def drafted(batch, least, goal, vllm):
-        return Aim("draft_tokens_per_s", {"batch": batch, "agreement": 0.85, "draft_len": 0}, least, goal, vllm)
+    def drafted(batch, asked, goal, vllm):
+        return Aim("draft_tokens_per_s", {"batch": batch, "agreement": 0.85, "draft_len": 0}, asked, goal, vllm)
 
     yield "Llama-3.3-70B + 1B, fp8", [
         "speculative", *dummy("llama-3.3-70b"), *draft, *common, "--batch", "1,4,16,64", "--input_len", "512",
@@ -115,7 +115,8 @@ def speculation():
     yield "First token, Llama-3.1-8B fp8", [
         "ttft", *dummy("llama-3.1-8b"), *FP8, "--input_len", "1024,4096,8192,32768,65536", "--runs", "2", "--max_seq_len",
         "70000", "--max_num_tokens", "8192"], [
-            Aim("cold_s", {"prompt_tokens": 8192}, 0.125, 0.12, 0.145), Aim("cold_s", {"prompt_tokens": 32768}, 0.88, 0.85, 0.92)]
+            Aim("cold_s", {"prompt_tokens": 8192}, 0.125, 0.12, 0.145), Aim("cold_s", {"prompt_tokens": 32768}, 0.88, 0.85, 0.92),
+            Aim("cached_s", {"prompt_tokens": 32768}, None, 0.01)]
 
 
 def smoke(runs):
@@ -169,6 +170,8 @@ def device():
 
 
 def cell(value):
+    if value is None:
+        return ""
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
@@ -189,7 +192,7 @@ def aims_of(title, aims, figures):
             if aim.row.items() <= row.items():
                 where = ", ".join(f"{key} {value}" for key, value in aim.row.items())
                 yield {"run": f"{title}: {where}", "figure": aim.figure, "measured": row[aim.figure],
-                       "vLLM 0.24": "" if aim.vllm is None else aim.vllm, "asked": aim.least, "goal": aim.goal}
+                       "vLLM 0.24": aim.vllm, "asked": aim.asked, "goal": aim.goal}
 
 
 def markdown(kind, origin, runs, results):
@@ -218,10 +221,14 @@ def measured_before(path, origin):
     """The runs that the file has already, of the same version and device."""
     if not path.exists():
         return {}
-    before = json.loads(path.read_text())
-    if before["origin"] == origin:
-        return before["runs"]
-    print(f"{path}: its runs are of {before['origin']} and are replaced", file=sys.stderr)
+    try:
+        before = json.loads(path.read_text())
+        if before["origin"] == origin:
+            return before["runs"]
+        what = f"its runs are of {before['origin']}"
+    except (ValueError, KeyError, TypeError):
+        what = "it holds no runs of this script"
+    print(f"{path}: {what}; it is replaced", file=sys.stderr)
     return {}
 
 
@@ -280,4 +287,7 @@ def main():
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)

@@ -16,7 +16,12 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "bench"))
 
 import gpu
 
-ROWS = {"rows": [{"prompt_tokens": 8192, "cold_s": 0.13, "runs": [1, 2]}, {"prompt_tokens": 32768, "cold_s": 0.8, "runs": []}]}
+ROWS = {
+    "rows": [
+        {"prompt_tokens": 8192, "cold_s": 0.13, "cached_s": 0.003, "runs": [1, 2]},
+        {"prompt_tokens": 32768, "cold_s": 0.8, "cached_s": 0.004, "runs": []},
+    ]
+}
 FIRST_TOKEN = "First token, Llama-3.1-8B fp8"
 
 
@@ -51,10 +56,11 @@ class GpuTablesTest(unittest.TestCase):
         self.assertEqual(self.run_script("--only", FIRST_TOKEN), (0, ""))
         self.assertIn(f"| {FIRST_TOKEN}: prompt_tokens 8192 | cold_s | 0.13 | 0.145 | 0.125 | 0.12 |", self.table())
         self.assertIn(f"| {FIRST_TOKEN}: prompt_tokens 32768 | cold_s | 0.8 | 0.92 | 0.88 | 0.85 |", self.table())
+        self.assertIn(f"| {FIRST_TOKEN}: prompt_tokens 32768 | cached_s | 0.004 |  |  | 0.01 |", self.table())
 
     def test_lists_are_no_cells(self):
         self.run_script("--only", FIRST_TOKEN)
-        self.assertIn("| prompt_tokens | cold_s |", self.table())
+        self.assertIn("| prompt_tokens | cold_s | cached_s |", self.table())
 
     def test_runs_of_another_version_are_replaced_and_it_says_so(self):
         self.run_script("--only", "start 1")
@@ -63,8 +69,16 @@ class GpuTablesTest(unittest.TestCase):
         self.answer("2", ROWS)
         code, errors = self.run_script("--only", "start 3")
         self.assertEqual(code, 0)
-        self.assertIn("its runs are of tandem 1; NVIDIA H200 and are replaced", errors)
+        self.assertIn("its runs are of tandem 1; NVIDIA H200; it is replaced", errors)
         self.assertNotIn("start 1", self.table())
+
+    def test_a_file_of_something_else_is_replaced_and_it_says_so(self):
+        for text in ("{", "[]", '{"version": "tandem 1", "device": "NVIDIA H200", "runs": {}}'):
+            (self.folder / "out").mkdir(exist_ok=True)
+            (self.folder / "out" / "gpu-speculation.json").write_text(text)
+            code, errors = self.run_script("--only", "start 1")
+            self.assertEqual(code, 0, text)
+            self.assertIn("it holds no runs of this script; it is replaced", errors)
 
     def test_smoke_figures_are_marked_and_never_kept_beside_others(self):
         self.run_script("--only", "start 1", "--smoke")
