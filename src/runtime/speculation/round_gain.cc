@@ -6,8 +6,8 @@ namespace tandem {
 namespace {
 
 // Rounds that are judged together, by the number of sequences in them, and the minimum number of
-// rounds: the output of a few says little. Nor should rounds that lose go on for long: where they
-// are slow, fewer must do.
+// rounds: the output of a few says little. But rounds that lose must not go on for long: where they
+// are slow, fewer rounds suffice.
 constexpr double kRoundsSeen = 32.0;
 constexpr double kFewestRounds = 12.0;
 constexpr double kFewestSequences = 256.0;

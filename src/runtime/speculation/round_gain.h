@@ -15,8 +15,8 @@ class RoundGain {
   // together, the duration of all its passes, and that of one plain pass of these sequences.
   void Observe(int32_t sequences, int32_t tokens, double seconds, double plain_seconds);
   void Forget(int32_t sequences) { rounds_[RowBucket(sequences)] = {}; }
-  // Tokens per second of such rounds, relative to plain decoding; 1 until there were enough rounds,
-  // or they have taken most of a second.
+  // Tokens per second of such rounds, relative to plain decoding; 1 until there have been enough
+  // rounds, or until they have taken most of a second.
   double Estimate(int32_t sequences) const;
 
  private:

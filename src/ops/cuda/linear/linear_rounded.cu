@@ -49,8 +49,8 @@ struct Layout {
   };
   static constexpr int kSumThreads = kGroups * kWarpgroupThreads;
   static constexpr int kThreads = kSumThreads + (kMovesRegisters ? kWarpgroupThreads : 32);
-  // The blocks of a multiprocessor hide each other's start and end. Where registers move they
-  // suffice for one.
+  // The blocks of a multiprocessor hide each other's start and end. Where registers move, they
+  // suffice for one block.
   static constexpr int kBlocksPerSm = kMovesRegisters ? 1 : kGroups == 1 ? 3 : 2;
   // A multiprocessor has 228 KB, of which the system takes 1 KB a block; the barriers need less
   // than another.
